@@ -1,6 +1,7 @@
 """Errors a person can meet: each has a stable code, a sentence and an action to take.
 
-Knows only how an error is worded. It imports nothing, so that every layer (and a window without torch) can use it.
+Knows only how an error is worded. It imports nothing, so that every layer (and a window without
+torch) can use it.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 class UnblurError(Exception):
     """Base of every error shown to a person.
 
-    code: stable dotted identifier, e.g. `checkpoint.truncated` (tests and logs use it, never the sentence).
-    message: what happened, one or two plain sentences. Names the file and the tensor or field where there is one.
+    code: stable dotted identifier, e.g. `checkpoint.truncated` (tests and logs use it, never the
+    sentence).
+    message: what happened, one or two plain sentences. Names the file and the tensor or field where
+    there is one.
     action: what the person can do about it.
     """
 
@@ -29,7 +32,9 @@ class UnblurError(Exception):
 
 
 class CheckpointError(UnblurError):
-    """A model folder cannot be used. `file` and `item` (tensor or config field) say where, when known."""
+    """A model folder cannot be used. `file` and `item` (tensor or config field) say where, when
+    known.
+    """
 
     def __init__(
         self,
@@ -50,8 +55,12 @@ class UnsupportedFamilyError(CheckpointError):
 
 
 class RequestError(UnblurError):
-    """A generation request cannot be served as asked (empty prompt, too long, settings out of range)."""
+    """A generation request cannot be served as asked (empty prompt, too long, settings out of
+    range).
+    """
 
 
 class RuntimeFailure(UnblurError):
-    """The engine failed while loading or running (out of memory, non-finite logits, lost device)."""
+    """The engine failed while loading or running (out of memory, non-finite logits, lost
+    device).
+    """

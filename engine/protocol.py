@@ -1,7 +1,7 @@
 """The protocol between the engine and whoever drives it: one reply is an iterator of events.
 
-Two implementations: `engine.engine.TorchEngine` (the real one) and `engine.fake.FakeEngine` (scripted, for the window's
-tests). Knows no torch.
+Two implementations: `engine.engine.TorchEngine` (the real one) and `engine.fake.FakeEngine`
+(scripted, for the window's tests). Knows no torch.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ class Engine(Protocol):
     def generate(
         self, request: GenerateRequest, stop: threading.Event | None = None
     ) -> Iterator[Event]:
-        """Yields Started, then StepTaken and BlockFinished, then exactly one Finished. `stop` is read once a step and
-        ends the reply within one step (Finished with reason "stopped"). Raises UnblurError on failure; the engine stays
-        usable afterwards."""
+        """Yields Started, then StepTaken and BlockFinished, then exactly one Finished. `stop` is
+        read once a step and ends the reply within one step (Finished with reason "stopped"). Raises
+        UnblurError on failure; the engine stays usable afterwards.
+        """
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -47,6 +48,8 @@ class Engine(Protocol):
 
 
 class EngineLoader(Protocol):
-    """Loads a model folder; what the window's worker calls. `stop` abandons the load (raises `load.stopped`)."""
+    """Loads a model folder; what the window's worker calls. `stop` abandons the load (raises
+    `load.stopped`).
+    """
 
     def __call__(self, path: str, progress: ProgressCallback, stop: threading.Event) -> Engine: ...

@@ -1,7 +1,8 @@
-"""The engine's seam: what goes in (`GenerateRequest`) and what comes out (`Event`), as frozen dataclasses.
+"""The engine's seam: what goes in (`GenerateRequest`) and what comes out (`Event`), as frozen
+dataclasses.
 
-The same types serve the window, the command line, the server and the tests. Knows no maths and no torch: arrays are
-numpy, so that a window can be built where torch is not installed.
+The same types serve the window, the command line, the server and the tests. Knows no maths and no
+torch: arrays are numpy, so that a window can be built where torch is not installed.
 """
 
 from __future__ import annotations
@@ -34,14 +35,18 @@ class Message:
 
 @dataclass(frozen=True)
 class DecodeSettings:
-    """How a block is denoised. Which fields apply depends on the checkpoint's decoding rule (models.md 1.6-1.8).
+    """How a block is denoised. Which fields apply depends on the checkpoint's decoding rule
+    (models.md 1.6-1.8).
 
     threshold: accept masked positions whose confidence is strictly above this, in [0, 1].
-    editing_threshold: replace accepted tokens the model now disagrees with, when its confidence is strictly above
-        this. None means editing is off; 0.0 means edit on every change of argmax. The two are never conflated.
+    editing_threshold: replace accepted tokens the model now disagrees with, when its confidence is
+        strictly above this. None means editing is off; 0.0 means edit on every change of argmax.
+        The two are never conflated.
     max_post_steps: forwards allowed after the last mask of a block is filled (editing rules only).
-    min_transfer: positions committed at least per step (2.1 `num_to_transfer`); also bounds steps under the quota rule.
-    steps: the quota rule's steps per block (2.0 and 2.2): the block's positions are split evenly over them.
+    min_transfer: positions committed at least per step (2.1 `num_to_transfer`); also bounds steps
+        under the quota rule.
+    steps: the quota rule's steps per block (2.0 and 2.2): the block's positions are split evenly
+        over them.
     temperature: 0 = argmax. top_k: 0 = off. top_p: 1.0 = off. seed: same seed, same text.
     """
 
@@ -58,7 +63,9 @@ class DecodeSettings:
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """One reply to generate. `settings=None` takes the checkpoint's own defaults (`ModelInfo.defaults`)."""
+    """One reply to generate. `settings=None` takes the checkpoint's own defaults
+    (`ModelInfo.defaults`).
+    """
 
     messages: tuple[Message, ...]
     max_new_tokens: int = 256
@@ -69,8 +76,9 @@ class GenerateRequest:
 class Started:
     """The prompt is accepted and prefilled.
 
-    prompt_tokens: length of the templated prompt. block_length: positions per block. first_block_start: absolute
-    position of the first block to be denoised (it may begin with prompt tokens). path: which runtime and kernels run.
+    prompt_tokens: length of the templated prompt. block_length: positions per block.
+    first_block_start: absolute position of the first block to be denoised (it may begin with prompt
+    tokens). path: which runtime and kernels run.
     """
 
     prompt_tokens: int
@@ -83,12 +91,15 @@ class Started:
 
 @dataclass(frozen=True, eq=False)
 class StepTaken:
-    """One denoising forward and what the decoding rule did with it. Arrays are [block_length], owned by the event.
+    """One denoising forward and what the decoding rule did with it. Arrays are [block_length],
+    owned by the event.
 
-    ids int32: the token shown at each position (for MASKED and DRAFT: the guess; MASKED carries the mask id).
-    state uint8: `TokenState`. confidence float32: softmax probability of the token shown, NaN where no forward has
-    judged the position. entropy float32: nats, same convention. edited_from int32: the token replaced in this step,
-    -1 elsewhere. seconds: since the first decode forward began, at the end of this step.
+    ids int32: the token shown at each position (for MASKED and DRAFT: the guess; MASKED carries the
+    mask id).
+    state uint8: `TokenState`. confidence float32: softmax probability of the token shown, NaN where
+    no forward has judged the position. entropy float32: nats, same convention. edited_from int32:
+    the token replaced in this step, -1 elsewhere. seconds: since the first decode forward began, at
+    the end of this step.
     """
 
     block: int  # 0 = first block of the reply
@@ -122,9 +133,11 @@ StopReason = Literal["stop_token", "length", "stopped", "did_not_converge"]
 class GenerationStats:
     """Figures of one reply, as defined in docs/how-it-works.md.
 
-    tokens: kept, up to and including the first stop token. forwards: decode forwards including commits that could not
-    be shared (`commit_forwards` of them). seconds: first decode forward to the last, prefill apart.
-    time_to_first_block: from accepting the request to the end of the first block, prefill included, in seconds.
+    tokens: kept, up to and including the first stop token. forwards: decode forwards including
+    commits that could not be shared (`commit_forwards` of them). seconds: first decode forward to
+    the last, prefill apart.
+    time_to_first_block: from accepting the request to the end of the first block, prefill included,
+    in seconds.
     ceiling: the TPF this answer would have at one forward per block.
     """
 
@@ -149,7 +162,9 @@ class GenerationStats:
 
 @dataclass(frozen=True)
 class Finished:
-    """The reply is complete (or was stopped). `ids` excludes the prompt and includes the stop token if there is one."""
+    """The reply is complete (or was stopped). `ids` excludes the prompt and includes the stop token
+    if there is one.
+    """
 
     reason: StopReason
     text: str
@@ -162,7 +177,9 @@ Event = Started | StepTaken | BlockFinished | Finished
 
 @dataclass(frozen=True)
 class LoadProgress:
-    """Progress of a load: bytes of weights in place of the total, and what is being done, in words."""
+    """Progress of a load: bytes of weights in place of the total, and what is being done, in
+    words.
+    """
 
     done_bytes: int
     total_bytes: int
@@ -171,7 +188,9 @@ class LoadProgress:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What a loaded model is, for people. `notes` are sentences (e.g. that weights were expanded, and why)."""
+    """What a loaded model is, for people. `notes` are sentences (e.g. that weights were expanded,
+    and why).
+    """
 
     name: str
     family: str

@@ -11,7 +11,7 @@ REPO = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="session")
 def shared_fixtures() -> Path:
-    """The conformance fixtures laid beside the checkout; absent means the checkout is incomplete."""
+    """The conformance fixtures laid beside the checkout; absent means an incomplete checkout."""
     folder = REPO.parent / "shared" / "fixtures"
     assert folder.is_dir(), f"conformance fixtures are missing: expected {folder}"
     return folder

@@ -1,0 +1,142 @@
+"""Routed experts: which experts a token takes (LLaDA2 router) and their weighted sum, in plain
+torch.
+
+Knows the maths of models.md 1.4. `sum_by_sorting` visits only experts that have tokens (needs the
+counts on the host, so it is for CPU); `sum_all_experts` computes every expert for every token with
+no host synchronisation (small expert counts, training, capture). Both give the same values up to
+rounding; the packed GPU kernels are in `engine.kernels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engine.models.layers import Linear
+
+
+def group_limited_choice(scores: Tensor, n_group: int, topk_group: int, top_k: int) -> Tensor:
+    """int64 [N, top_k] expert ids from biased scores [N, E]: keep the `topk_group` groups whose two
+    best scores sum highest, then the best `top_k` experts inside them."""
+    grouped = scores.view(scores.shape[0], n_group, -1)
+    strength = grouped.topk(min(2, grouped.shape[-1]), dim=-1).values.sum(-1)
+    kept = strength.topk(topk_group, dim=-1).indices
+    allowed = torch.zeros_like(strength, dtype=torch.bool).scatter_(1, kept, True)
+    limited = grouped.masked_fill(~allowed.unsqueeze(-1), float("-inf")).view_as(scores)
+    return limited.topk(top_k, dim=-1).indices
+
+
+def block_pool_choice(scores: Tensor, block_length: int, capacity: int, top_k: int) -> Tensor:
+    """int64 [N, top_k] (LLaDA2.2): each block of `block_length` consecutive rows shares a pool of
+    the `capacity` experts with the highest score over the block; each token takes its best `top_k`
+    inside the pool.
+
+    N must be a whole number of blocks, so that no routing window straddles two of them.
+    """
+    per_block = scores.view(-1, block_length, scores.shape[-1])
+    pool = per_block.amax(dim=1).topk(min(capacity, scores.shape[-1]), dim=-1).indices
+    allowed = torch.zeros(pool.shape[0], scores.shape[-1], dtype=torch.bool, device=scores.device)
+    allowed.scatter_(1, pool, True)
+    limited = per_block.masked_fill(~allowed.unsqueeze(1), float("-inf")).view_as(scores)
+    return limited.topk(top_k, dim=-1).indices
+
+
+class Router(nn.Module):
+    """float32 sigmoid router with a selection-only bias (models.md 1.4)."""
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_experts: int,
+        choose: Callable[[Tensor], Tensor],
+        scale: float,
+        normalise: bool,
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_experts, hidden_size))
+        self.expert_bias = nn.Buffer(torch.zeros(num_experts, dtype=torch.float32))
+        self.choose = choose
+        self.scale = scale
+        self.normalise = normalise
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x [N, H] -> expert ids int64 [N, K] and weights float32 [N, K] (bias changes the choice,
+        not the weights)."""
+        scores = torch.sigmoid(F.linear(x.float(), self.weight.float()))
+        ids = self.choose(scores.detach() + self.expert_bias)
+        weights = scores.gather(1, ids)
+        if self.normalise:
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return ids, weights * self.scale
+
+
+ExpertSum = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def sum_by_sorting(
+    x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor
+) -> Tensor:
+    """sum_k w_k * E_k(x): x [N, H], ids [N, K], weights [N, K] fp32, gate_up [E, 2I, H], down [E,
+    H, I] -> [N, H].
+
+    Each (token, expert) pair's result is summed in slot order, so the result does not depend on the
+    sort.
+    """
+    top_k = ids.shape[1]
+    order = ids.flatten().argsort(stable=True)
+    token = order.div(top_k, rounding_mode="floor")
+    counts = torch.bincount(ids.flatten(), minlength=gate_up.shape[0]).tolist()
+    gathered = x[token]
+    pieces: list[Tensor] = []
+    first = 0
+    for expert, count in enumerate(counts):
+        if count:
+            rows = gathered[first : first + count]
+            gate, up = F.linear(rows, gate_up[expert]).chunk(2, dim=-1)
+            pieces.append(F.linear(F.silu(gate) * up, down[expert]))
+            first += count
+    by_slot = torch.empty_like(gathered).index_copy(0, order, torch.cat(pieces))
+    by_slot = by_slot.view(ids.shape[0], top_k, -1)
+    return torch.bmm(weights.to(x.dtype).unsqueeze(1), by_slot).squeeze(1)
+
+
+def sum_all_experts(
+    x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor
+) -> Tensor:
+    """Same contract as `sum_by_sorting`, computing every expert for every token: no host
+    synchronisation."""
+    share = torch.zeros(x.shape[0], gate_up.shape[0], dtype=x.dtype, device=x.device)
+    share = share.scatter(1, ids, weights.to(x.dtype))
+    gate, up = torch.matmul(x, gate_up.transpose(1, 2)).chunk(2, dim=-1)
+    hidden = F.silu(gate) * up * share.t().unsqueeze(-1)
+    return torch.matmul(hidden, down.transpose(1, 2)).sum(0)
+
+
+class Experts(nn.Module):
+    """Stacked expert weights: gate_up [E, 2I, H] (gate rows first) and down [E, H, I]."""
+
+    def __init__(self, num_experts: int, hidden_size: int, intermediate_size: int) -> None:
+        super().__init__()
+        self.gate_up = nn.Parameter(torch.empty(num_experts, 2 * intermediate_size, hidden_size))
+        self.down = nn.Parameter(torch.empty(num_experts, hidden_size, intermediate_size))
+        self.compute: ExpertSum | None = None  # None: chosen by device
+
+    def forward(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        compute = self.compute or (sum_by_sorting if x.device.type == "cpu" else sum_all_experts)
+        return compute(x, ids, weights, self.gate_up, self.down)
+
+
+class GatedMLP(nn.Module):
+    """down(silu(gate x) * up x): the dense layer's MLP and the shared experts."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
+        super().__init__()
+        self.gate_proj = Linear(hidden_size, intermediate_size)
+        self.up_proj = Linear(hidden_size, intermediate_size)
+        self.down_proj = Linear(intermediate_size, hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))

@@ -1,0 +1,138 @@
+"""The LLaDA2 mixture-of-experts backbone (LLaDA2.0, 2.1, 2.2), as models.md 1.2-1.4 gives it.
+
+Knows the transformer's maths from input embeddings to logits. Who sees whom is the `attend`
+argument's business, what is done with the logits is decoding's, where weights come from is the
+loader's. Parameter names mirror the checkpoint's, but for the experts, which are stacked.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor, nn
+
+from engine.models.experts import (
+    Experts,
+    GatedMLP,
+    Router,
+    block_pool_choice,
+    group_limited_choice,
+)
+from engine.models.layers import Attend, Linear, RMSNorm, apply_rotary, rotary_tables
+from engine.models.llada2_spec import LLaDA2Spec
+
+
+class Attention(nn.Module):
+    def __init__(self, spec: LLaDA2Spec, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.num_heads, self.num_kv_heads = spec.num_heads, spec.num_kv_heads
+        self.head_dim = spec.head_dim
+        rows = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
+        self.query_key_value = Linear(spec.hidden_size, rows, bias=spec.use_qkv_bias)
+        self.dense = Linear(spec.num_heads * spec.head_dim, spec.hidden_size, bias=spec.use_bias)
+        self.use_qk_norm = spec.use_qk_norm
+        if spec.use_qk_norm:
+            self.query_layernorm = RMSNorm(spec.head_dim, spec.rms_norm_eps)
+            self.key_layernorm = RMSNorm(spec.head_dim, spec.rms_norm_eps)
+
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        batch, length, _ = x.shape
+        heads = self.query_key_value(x).view(batch, length, -1, self.head_dim)
+        q, k, v = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=2)
+        if self.use_qk_norm:
+            q, k = self.query_layernorm(q), self.key_layernorm(k)
+        q, k = apply_rotary(q, *rotary), apply_rotary(k, *rotary)
+        out = attend(self.layer, q, k, v)
+        return self.dense(out.reshape(batch, length, -1))
+
+
+class SparseMLP(nn.Module):
+    """Routed experts plus the ungated shared expert."""
+
+    def __init__(self, spec: LLaDA2Spec) -> None:
+        super().__init__()
+        if spec.expert_capacity > 0:
+            choose = partial(
+                block_pool_choice,
+                block_length=spec.block_length,
+                capacity=spec.expert_capacity,
+                top_k=spec.num_experts_per_tok,
+            )
+        else:
+            choose = partial(
+                group_limited_choice,
+                n_group=spec.n_group,
+                topk_group=spec.topk_group,
+                top_k=spec.num_experts_per_tok,
+            )
+        self.gate = Router(
+            spec.hidden_size,
+            spec.num_experts,
+            choose,
+            spec.routed_scaling_factor,
+            spec.norm_topk_prob,
+        )
+        self.experts = Experts(spec.num_experts, spec.hidden_size, spec.moe_intermediate_size)
+        self.shared_experts = (
+            GatedMLP(spec.hidden_size, spec.moe_intermediate_size * spec.num_shared_experts)
+            if spec.num_shared_experts
+            else None
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        ids, weights = self.gate(rows)
+        out = self.experts(rows, ids, weights).view_as(x)
+        return out if self.shared_experts is None else out + self.shared_experts(x)
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, spec: LLaDA2Spec, layer: int) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
+        self.attention = Attention(spec, layer)
+        self.post_attention_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
+        dense = layer < spec.first_k_dense_replace
+        self.mlp = GatedMLP(spec.hidden_size, spec.intermediate_size) if dense else SparseMLP(spec)
+
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        x = x + self.attention(self.input_layernorm(x), rotary, attend)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class LLaDA2(nn.Module):
+    """embed -> forward -> logits are separate calls, so that a residual can be added to the
+    embeddings and logits are computed only for the positions that need them."""
+
+    def __init__(self, spec: LLaDA2Spec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.word_embeddings = nn.Embedding(spec.vocab_size, spec.hidden_size)
+        self.layers = nn.ModuleList(DecoderLayer(spec, n) for n in range(spec.num_layers))
+        self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
+        self.lm_head = Linear(spec.hidden_size, spec.vocab_size)
+        if spec.tie_word_embeddings:
+            self.lm_head.weight = self.word_embeddings.weight
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """ids int64 [B, T] -> [B, T, H]."""
+        return self.word_embeddings(ids)
+
+    def forward(self, embeds: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """embeds [B, T, H], absolute positions int64 [B, T] -> hidden states after the final norm
+        [B, T, H].
+
+        With `expert_capacity` (2.2 routing) T must be a whole number of blocks starting at a block
+        boundary.
+        """
+        spec = self.spec
+        rotary = rotary_tables(positions, spec.rotary_dim, spec.rope_theta, embeds.dtype)
+        x = embeds
+        for layer in self.layers:
+            x = layer(x, rotary, attend)
+        return self.norm(x)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., H] -> float32 [..., V]; position i predicts token i (no shift)."""
+        return self.lm_head(hidden).float()

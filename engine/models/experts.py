@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from engine.kernels.nvfp4 import PackedExperts, dequantize
 from engine.models.layers import Linear
 
 
@@ -73,60 +74,76 @@ class Router(nn.Module):
         return ids, weights * self.scale
 
 
-ExpertSum = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
+Weights = Tensor | PackedExperts  # [E, out, in], dense or packed
+ExpertSum = Callable[[Tensor, Tensor, Tensor, "Experts"], Tensor]
 
 
-def sum_by_sorting(
-    x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor
-) -> Tensor:
-    """sum_k w_k * E_k(x): x [N, H], ids [N, K], weights [N, K] fp32, gate_up [E, 2I, H], down [E,
-    H, I] -> [N, H].
+def _expert(weights: Weights, expert: int, dtype: torch.dtype) -> Tensor:
+    """[out, in] of one expert, expanded if it is packed."""
+    if isinstance(weights, Tensor):
+        return weights[expert]
+    return dequantize(weights.expert(expert), dtype)
+
+
+def sum_by_sorting(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts) -> Tensor:
+    """sum_k w_k * E_k(x): x [N, H], ids int64 [N, K], weights float32 [N, K] -> [N, H].
 
     Each (token, expert) pair's result is summed in slot order, so the result does not depend on the
     sort.
     """
     top_k = ids.shape[1]
     order = ids.flatten().argsort(stable=True)
-    token = order.div(top_k, rounding_mode="floor")
-    counts = torch.bincount(ids.flatten(), minlength=gate_up.shape[0]).tolist()
-    gathered = x[token]
+    counts = torch.bincount(ids.flatten(), minlength=experts.num_experts).tolist()
+    gathered = x[order.div(top_k, rounding_mode="floor")]
     pieces: list[Tensor] = []
     first = 0
     for expert, count in enumerate(counts):
         if count:
             rows = gathered[first : first + count]
-            gate, up = F.linear(rows, gate_up[expert]).chunk(2, dim=-1)
-            pieces.append(F.linear(F.silu(gate) * up, down[expert]))
+            gate = F.linear(rows, _expert(experts.gate, expert, x.dtype))
+            up = F.linear(rows, _expert(experts.up, expert, x.dtype))
+            pieces.append(F.linear(F.silu(gate) * up, _expert(experts.down, expert, x.dtype)))
             first += count
     by_slot = torch.empty_like(gathered).index_copy(0, order, torch.cat(pieces))
     by_slot = by_slot.view(ids.shape[0], top_k, -1)
     return torch.bmm(weights.to(x.dtype).unsqueeze(1), by_slot).squeeze(1)
 
 
-def sum_all_experts(
-    x: Tensor, ids: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor
-) -> Tensor:
-    """Same contract as `sum_by_sorting`, computing every expert for every token: no host
-    synchronisation."""
-    share = torch.zeros(x.shape[0], gate_up.shape[0], dtype=x.dtype, device=x.device)
+def sum_all_experts(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts) -> Tensor:
+    """Same contract, computing every expert for every token: no host synchronisation."""
+    gate, up, down = (
+        w if isinstance(w, Tensor) else dequantize(w, x.dtype)
+        for w in (experts.gate, experts.up, experts.down)
+    )
+    share = torch.zeros(x.shape[0], experts.num_experts, dtype=x.dtype, device=x.device)
     share = share.scatter(1, ids, weights.to(x.dtype))
-    gate, up = torch.matmul(x, gate_up.transpose(1, 2)).chunk(2, dim=-1)
-    hidden = F.silu(gate) * up * share.t().unsqueeze(-1)
-    return torch.matmul(hidden, down.transpose(1, 2)).sum(0)
+    hidden = F.silu(torch.matmul(x, gate.transpose(1, 2))) * torch.matmul(x, up.transpose(1, 2))
+    return torch.matmul(hidden * share.t().unsqueeze(-1), down.transpose(1, 2)).sum(0)
 
 
 class Experts(nn.Module):
-    """Stacked expert weights: gate_up [E, 2I, H] (gate rows first) and down [E, H, I]."""
+    """Stacked expert weights: gate, up [E, I, H] and down [E, H, I], trainable when dense, frozen
+    when packed.
+
+    compute: how the weighted sum is done; None chooses by device.
+    """
 
     def __init__(self, num_experts: int, hidden_size: int, intermediate_size: int) -> None:
         super().__init__()
-        self.gate_up = nn.Parameter(torch.empty(num_experts, 2 * intermediate_size, hidden_size))
-        self.down = nn.Parameter(torch.empty(num_experts, hidden_size, intermediate_size))
-        self.compute: ExpertSum | None = None  # None: chosen by device
+        self.num_experts = num_experts
+        self.gate: Weights = nn.Parameter(torch.empty(num_experts, intermediate_size, hidden_size))
+        self.up: Weights = nn.Parameter(torch.empty(num_experts, intermediate_size, hidden_size))
+        self.down: Weights = nn.Parameter(torch.empty(num_experts, hidden_size, intermediate_size))
+        self.compute: ExpertSum | None = None
+
+    def pack(self, gate: PackedExperts, up: PackedExperts, down: PackedExperts) -> None:
+        """Replaces the dense weights by packed ones; the dense storage is freed."""
+        del self.gate, self.up, self.down
+        self.gate, self.up, self.down = gate, up, down
 
     def forward(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         compute = self.compute or (sum_by_sorting if x.device.type == "cpu" else sum_all_experts)
-        return compute(x, ids, weights, self.gate_up, self.down)
+        return compute(x, ids, weights, self)
 
 
 class GatedMLP(nn.Module):

@@ -1,0 +1,159 @@
+"""The static buffers of one block being denoised, and the settings that steer it, one row per
+sequence.
+
+Everything a decoding rule reads or writes lives here as device tensors that are mutated in place,
+so that the same step can run eagerly or be captured once and replayed for every request. Knows no
+maths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.types import DecodeSettings
+
+EDITING_OFF = float(
+    "inf"
+)  # no confidence exceeds it; the seam's None maps here, never to a number a person can type
+HISTORY = 64  # block states remembered by the anti-loop guard of LLaDA2.2
+
+
+@dataclass
+class RowSettings:
+    """`DecodeSettings` of each row as device tensors [B, 1]; integers int64, the rest float32.
+
+    filtered: whether any row uses top-k or top-p (a host fact: filtering costs a sort of the
+    vocabulary).
+    sampled: whether any row has a temperature above 0.
+    """
+
+    threshold: Tensor
+    editing_threshold: Tensor
+    max_post_steps: Tensor
+    min_transfer: Tensor
+    steps: Tensor
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    seed: Tensor
+    filtered: bool
+    sampled: bool
+
+    @classmethod
+    def of(cls, rows: Sequence[DecodeSettings], device: torch.device) -> RowSettings:
+        def column(values: Sequence[float | int], dtype: torch.dtype) -> Tensor:
+            return torch.tensor(values, dtype=dtype, device=device).unsqueeze(1)
+
+        editing = [
+            EDITING_OFF if r.editing_threshold is None else r.editing_threshold for r in rows
+        ]
+        return cls(
+            threshold=column([r.threshold for r in rows], torch.float32),
+            editing_threshold=column(editing, torch.float32),
+            max_post_steps=column([r.max_post_steps for r in rows], torch.int64),
+            min_transfer=column([r.min_transfer for r in rows], torch.int64),
+            steps=column([r.steps for r in rows], torch.int64),
+            temperature=column([r.temperature for r in rows], torch.float32),
+            top_k=column([r.top_k for r in rows], torch.int64),
+            top_p=column([r.top_p for r in rows], torch.float32),
+            seed=column([r.seed for r in rows], torch.int64),
+            filtered=any(r.top_k > 0 or r.top_p < 1.0 for r in rows),
+            sampled=any(r.temperature > 0 for r in rows),
+        )
+
+
+@dataclass
+class BlockState:
+    """One block per row. Shapes: [B, L] for positions, [B, 1] for counters and flags.
+
+    previous, tokens int64: the finished block before this one, and the canvas. prompt bool: prompt
+    positions. start int64: absolute position of the block. step, post int64: forwards taken;
+    forwards since the last mask was filled.
+    finished bool: the rule is done with this row's block (its writes are suppressed from then on).
+    settled bool: the last forward's input was the final block, so its KV is final. converged bool:
+    False when a cap ended it.
+    nonfinite bool: a forward gave NaN or infinite logits. proposal int64, confidence, entropy
+    float32: the last forward's best guess, the probability of the token shown, and the entropy in
+    nats. changed bool: written in this step.
+    edited bool: replaced at least once in this block. replaced int64: the token replaced in this
+    step, -1 elsewhere. original bool, initial_masks int64, seen int64 [B, HISTORY, L], seen_count
+    int64: LLaDA2.2 bookkeeping.
+    """
+
+    previous: Tensor
+    tokens: Tensor
+    prompt: Tensor
+    start: Tensor
+    step: Tensor
+    post: Tensor
+    finished: Tensor
+    settled: Tensor
+    converged: Tensor
+    nonfinite: Tensor
+    proposal: Tensor
+    confidence: Tensor
+    entropy: Tensor
+    changed: Tensor
+    edited: Tensor
+    replaced: Tensor
+    original: Tensor
+    initial_masks: Tensor
+    seen: Tensor
+    seen_count: Tensor
+
+    @classmethod
+    def allocate(cls, batch: int, length: int, device: torch.device) -> BlockState:
+        def ints(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=torch.int64, device=device)
+
+        def flags(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=torch.bool, device=device)
+
+        def reals(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=torch.float32, device=device)
+
+        return cls(
+            previous=ints(batch, length),
+            tokens=ints(batch, length),
+            prompt=flags(batch, length),
+            start=ints(batch, 1),
+            step=ints(batch, 1),
+            post=ints(batch, 1),
+            finished=flags(batch, 1),
+            settled=flags(batch, 1),
+            converged=flags(batch, 1),
+            nonfinite=flags(batch, 1),
+            proposal=ints(batch, length),
+            confidence=reals(batch, length),
+            entropy=reals(batch, length),
+            changed=flags(batch, length),
+            edited=flags(batch, length),
+            replaced=ints(batch, length),
+            original=flags(batch, length),
+            initial_masks=ints(batch, 1),
+            seen=ints(batch, HISTORY, length),
+            seen_count=ints(batch, 1),
+        )
+
+    def begin(self, canvas: Tensor, prompt: Tensor, start: Tensor, mask_id: int) -> None:
+        """Starts a block: the old canvas becomes `previous`, counters restart. `finished` is the
+        caller's to set."""
+        self.previous.copy_(self.tokens)
+        self.tokens.copy_(canvas)
+        self.prompt.copy_(prompt)
+        self.start.copy_(start)
+        self.original.copy_(canvas == mask_id)
+        self.initial_masks.copy_(self.original.sum(-1, keepdim=True))
+        for buffer in (self.step, self.post, self.settled, self.edited, self.seen_count):
+            buffer.zero_()
+        self.converged.fill_(True)
+        self.replaced.fill_(-1)
+
+    @property
+    def positions(self) -> Tensor:
+        """Absolute positions int64 [B, L]."""
+        return self.start + torch.arange(self.tokens.shape[1], device=self.tokens.device)

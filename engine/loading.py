@@ -1,0 +1,222 @@
+"""From a validated checkpoint to a model in place: which tensor goes where, in which form, and what
+that costs in memory.
+
+Knows the mapping of checkpoint names to module parameters and when packed weights are expanded.
+Knows nothing of files (`engine.checkpoint`) or maths (`engine.models`). One tensor at a time is in
+flight, so that the peak stays near the result.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from engine.checkpoint import Checkpoint
+from engine.errors import RuntimeFailure
+from engine.kernels.nvfp4 import PackedExperts, PackedWeight, dequantize
+from engine.models.experts import Experts, Router
+from engine.models.layers import Linear
+from engine.models.llada2 import LLaDA2, SparseMLP
+from engine.protocol import ProgressCallback
+from engine.types import LoadProgress
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where and how weights live. expand: NVFP4 weights become dense `dtype` at load, instead of
+    staying packed."""
+
+    device: torch.device
+    dtype: torch.dtype
+    expand: bool
+    reason: str
+
+
+def choose_placement(
+    checkpoint: Checkpoint, device: torch.device, free_bytes: int | None, dtype: torch.dtype | None
+) -> Placement:
+    """Packed on a GPU; on a CPU expanded to float32 where that fits into three quarters of the free
+    memory.
+
+    free_bytes: free memory of the device, None when unknown. dtype: asked for by the caller, None =
+    choose. Raises RuntimeFailure `load.out_of_memory` when not even the stored form fits.
+    """
+    dense = checkpoint.spec.parameters
+    room = None if free_bytes is None else int(free_bytes * 0.75)
+    if room is not None and checkpoint.total_bytes > room:
+        raise RuntimeFailure(
+            "load.out_of_memory",
+            f"The model needs at least {checkpoint.total_bytes / 1e9:.1f} GB, and "
+            f"{(free_bytes or 0) / 1e9:.1f} GB are free on {device}.",
+            "Close other programs, or choose a smaller or more quantised model.",
+        )
+    if device.type != "cpu":
+        packed = "" if checkpoint.layout == "bf16" else ", NVFP4 weights stay packed"
+        return Placement(
+            device, dtype or torch.bfloat16, False, f"bfloat16 on {device.type}{packed}"
+        )
+    if dtype is None and room is not None and 4 * dense > room:
+        return Placement(
+            device,
+            torch.bfloat16,
+            False,
+            "weights stay as stored: float32 copies would not fit into memory, so replies are slow",
+        )
+    dtype = dtype or torch.float32
+    name = str(dtype).removeprefix("torch.")
+    expanded = "" if checkpoint.layout == "bf16" else "NVFP4 weights are expanded once, "
+    return Placement(device, dtype, True, f"{expanded}{name} on the CPU")
+
+
+class _Progress:
+    """Counts bytes in place, reports them, and ends the load when asked to."""
+
+    def __init__(
+        self, total: int, report: ProgressCallback | None, stop: threading.Event | None
+    ) -> None:
+        self.total, self.report, self.stop, self.done = total, report, stop, 0
+
+    def add(self, *placed: Tensor | PackedWeight | PackedExperts) -> None:
+        self.done += sum(item.nbytes for item in placed)
+        if self.stop is not None and self.stop.is_set():
+            raise RuntimeFailure("load.stopped", "Loading was stopped.", "Load the model again.")
+        if self.report is not None:
+            self.report(LoadProgress(min(self.done, self.total), self.total, "Loading weights"))
+
+
+def build_model(
+    checkpoint: Checkpoint,
+    placement: Placement,
+    report: ProgressCallback | None = None,
+    stop: threading.Event | None = None,
+) -> LLaDA2:
+    """Builds the module and puts every weight in place. Raises RuntimeFailure (`load.stopped`,
+    `load.out_of_memory`)."""
+    with torch.device("meta"):
+        model = LLaDA2(checkpoint.spec)
+    size = torch.empty(0, dtype=placement.dtype).element_size()
+    total = checkpoint.spec.parameters * size if placement.expand else checkpoint.total_bytes
+    progress = _Progress(total, report, stop)
+    try:
+        _place_all(model, checkpoint, placement, progress)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise RuntimeFailure(
+            "load.out_of_memory",
+            f"Memory ran out while the model was being loaded onto {placement.device}.",
+            "Close other programs, or choose a smaller or more quantised model.",
+        ) from error
+    return model.eval().requires_grad_(False)
+
+
+def checkpoint_name(module: str) -> str:
+    """Name of a module in the checkpoint: everything but `lm_head` lies under `model.`."""
+    return module if module == "lm_head" else f"model.{module}"
+
+
+def _place_all(
+    model: LLaDA2, checkpoint: Checkpoint, placement: Placement, progress: _Progress
+) -> None:
+    for name, module in model.named_modules():
+        source = checkpoint_name(name)
+        if isinstance(module, Linear):
+            if not (name == "lm_head" and checkpoint.spec.tie_word_embeddings):
+                _place_linear(module, checkpoint, source, placement, progress)
+        elif isinstance(module, nn.Embedding):
+            weight = _dense(checkpoint.linear(source), placement.dtype)
+            _set(module, "weight", weight.to(placement.device), progress)
+        elif isinstance(module, Router):
+            _place_router(module, checkpoint, source, placement, progress)
+        elif not isinstance(module, Experts) and hasattr(module, "weight"):
+            weight = checkpoint.dense(f"{source}.weight").to(placement.dtype)
+            _set(module, "weight", weight.to(placement.device), progress)
+    for layer, module in _sparse_layers(model):
+        _place_experts(module.experts, checkpoint, layer, placement, progress)
+    if checkpoint.spec.tie_word_embeddings:
+        model.lm_head.weight = model.word_embeddings.weight
+
+
+def _sparse_layers(model: LLaDA2) -> Iterator[tuple[int, SparseMLP]]:
+    for index, layer in enumerate(model.layers):
+        mlp = getattr(layer, "mlp", None)
+        if isinstance(mlp, SparseMLP):
+            yield index, mlp
+
+
+def _set(module: nn.Module, name: str, value: Tensor, progress: _Progress) -> None:
+    setattr(module, name, nn.Parameter(value, requires_grad=False))
+    progress.add(value)
+
+
+def _dense(stored: Tensor | PackedWeight, dtype: torch.dtype) -> Tensor:
+    """Expands packed weights in float32, rounded once."""
+    return stored.to(dtype) if isinstance(stored, Tensor) else dequantize(stored, dtype)
+
+
+def _place_linear(
+    module: Linear,
+    checkpoint: Checkpoint,
+    source: str,
+    placement: Placement,
+    progress: _Progress,
+) -> None:
+    stored = checkpoint.linear(source)
+    if isinstance(stored, PackedWeight) and not placement.expand:
+        module.pack(stored.to(placement.device))
+        progress.add(stored)
+        return
+    _set(module, "weight", _dense(stored, placement.dtype).to(placement.device), progress)
+
+
+def _place_router(
+    module: Router,
+    checkpoint: Checkpoint,
+    source: str,
+    placement: Placement,
+    progress: _Progress,
+) -> None:
+    """Router weight and bias stay float32: near ties must not flip by rounding (models.md 1.3)."""
+    weight = _dense(checkpoint.linear(source), torch.float32)
+    _set(module, "weight", weight.to(placement.device), progress)
+    if checkpoint.spec.router_bias:
+        bias = checkpoint.dense(f"{source}.expert_bias").to(torch.float32)
+    else:
+        bias = torch.zeros(checkpoint.spec.num_experts)
+    module.expert_bias = bias.to(placement.device)
+    progress.add(bias)
+
+
+def _place_experts(
+    module: Experts,
+    checkpoint: Checkpoint,
+    layer: int,
+    placement: Placement,
+    progress: _Progress,
+) -> None:
+    packed = checkpoint.layer_is_packed(layer)
+    if packed and not placement.expand:
+        gate, up, down = checkpoint.expert_stack(layer)
+        if not (
+            isinstance(gate, PackedExperts)
+            and isinstance(up, PackedExperts)
+            and isinstance(down, PackedExperts)
+        ):
+            raise TypeError("a packed layer gave dense experts")
+        on_device = [stack.to(placement.device) for stack in (gate, up, down)]
+        module.pack(*on_device)
+        progress.add(*on_device)
+        return
+    spec = checkpoint.spec
+    narrow = (spec.num_experts, spec.moe_intermediate_size, spec.hidden_size)
+    wide = (spec.num_experts, spec.hidden_size, spec.moe_intermediate_size)
+    shapes = {"gate": narrow, "up": narrow, "down": wide}
+    stacks = {
+        name: torch.empty(shape, dtype=placement.dtype, device=placement.device)
+        for name, shape in shapes.items()
+    }
+    checkpoint.expert_stack_into(layer, stacks["gate"], stacks["up"], stacks["down"])
+    for name, stack in stacks.items():
+        _set(module, name, stack, progress)

@@ -1,0 +1,63 @@
+"""The static KV cache and the block-causal attention over it.
+
+Knows where keys and values of absolute positions lie and who sees whom. Every forward writes the KV
+of its own positions first; a block's KV is final when the forward's input was the final block.
+Slots past the last written position hold stale values, which no query can see.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.models.layers import masked_attention
+
+
+class KVCache:
+    """keys, values [layers, B, Hkv, capacity, D]. capacity is in positions and covers the context
+    plus one block."""
+
+    def __init__(
+        self,
+        layers: int,
+        batch: int,
+        kv_heads: int,
+        capacity: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        shape = (layers, batch, kv_heads, capacity, head_dim)
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self.capacity = capacity
+
+    @property
+    def bytes(self) -> int:
+        return 2 * self.keys.numel() * self.keys.element_size()
+
+
+class CachedAttend:
+    """Attention of one forward: queries at `positions` [B, T] see cached keys j with block(j) <=
+    block(i).
+
+    T is a whole number of blocks that starts at a block boundary, so every visible key has been
+    written by an earlier forward or by this one. bound: keys [0, bound) are scanned; at least the
+    last position + 1 (a host number: eager passes the exact length, a captured graph the capacity).
+    """
+
+    def __init__(self, cache: KVCache, positions: Tensor, bound: int, block_length: int) -> None:
+        self.cache = cache
+        self.positions = positions
+        self.bound = bound
+        self.rows = torch.arange(positions.shape[0], device=positions.device).unsqueeze(1)
+        key_block = torch.arange(bound, device=positions.device) // block_length
+        self.mask = (key_block <= (positions // block_length).unsqueeze(-1)).unsqueeze(1)
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        keys[self.rows, :, self.positions] = k
+        values[self.rows, :, self.positions] = v
+        seen_k = keys[:, :, : self.bound].transpose(1, 2)
+        seen_v = values[:, :, : self.bound].transpose(1, 2)
+        return masked_attention(q, seen_k, seen_v, self.mask)

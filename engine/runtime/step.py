@@ -1,0 +1,59 @@
+"""The one step function: a forward over the block (and the block before it, when that still needs
+its commit), then the rule.
+
+`runtime/eager.py` calls it in a Python loop; a captured graph replays the same function. It mutates
+static buffers and never reads the host, but for two Python arguments that select its shape
+(`with_previous`, `bound`).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.decoding.judge import judge
+from engine.decoding.rules import Rule
+from engine.decoding.state import BlockState, RowSettings
+from engine.models.llada2 import LLaDA2
+from engine.runtime.cache import CachedAttend, KVCache
+
+
+class StepProgram:
+    """Model, cache, rule and state of one batch, and the step over them."""
+
+    def __init__(
+        self, model: LLaDA2, cache: KVCache, state: BlockState, rule: Rule, suppressed: int | None
+    ) -> None:
+        self.model = model
+        self.cache = cache
+        self.state = state
+        self.rule = rule
+        self.suppressed = suppressed
+        self.block_length = state.tokens.shape[1]
+
+    def prefill(self, ids: Tensor, positions: Tensor, bound: int) -> None:
+        """Writes the KV of prompt blocks: ids, positions int64 [B, T], T a whole number of blocks.
+        No logits."""
+        attend = CachedAttend(self.cache, positions, bound, self.block_length)
+        self.model(self.model.embed(ids), positions, attend)
+
+    def step(self, settings: RowSettings, bound: int, with_previous: bool) -> None:
+        """One denoising forward for every row, then the rule.
+
+        with_previous: the forward also covers the finished block before (its KV becomes final in
+        the same pass, which is
+        the commit: under block-causal attention its queries cannot see the new block). One forward
+        instead of two.
+        """
+        state = self.state
+        positions = state.positions
+        if with_previous:
+            ids = torch.cat((state.previous, state.tokens), dim=1)
+            where = torch.cat((positions - self.block_length, positions), dim=1)
+        else:
+            ids, where = state.tokens, positions
+        attend = CachedAttend(self.cache, where, bound, self.block_length)
+        hidden = self.model(self.model.embed(ids), where, attend)
+        logits = self.model.logits(hidden[:, -self.block_length :])
+        judgement = judge(logits, settings, positions, state.step, self.suppressed)
+        self.rule.apply(state, judgement, settings)

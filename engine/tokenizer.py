@@ -1,0 +1,132 @@
+"""Text to token ids and back, and the chat template of a checkpoint folder.
+
+Knows `tokenizer.json` (the `tokenizers` library) and Jinja chat templates, which run in a sandbox:
+a template is data from somebody else's repository, and nothing it says is executed as code. Knows
+nothing of models.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from engine.errors import CheckpointError, RequestError
+from engine.types import Message
+
+# Used when a LLaDA2 folder brings no template of its own (models.md 1.9).
+LLADA2_TEMPLATE = (
+    "{% for message in messages %}"
+    "<role>{{ {'system': 'SYSTEM', 'user': 'HUMAN', 'assistant': 'ASSISTANT'}[message.role]
+    }}</role>" "{{ message.content }}<|role_end|>"
+    "{% endfor %}{% if add_generation_prompt %}<role>ASSISTANT</role>{% endif %}"
+)
+
+
+class ChatTokenizer:
+    """Tokenizer and template of one folder."""
+
+    def __init__(self, tokenizer: Tokenizer, template: str, special: dict[str, str]) -> None:
+        self._tokenizer = tokenizer
+        self._special = special
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        environment.globals["raise_exception"] = _raise_template_error
+        self._template = environment.from_string(template)
+        self._special_ids = {
+            index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special
+        }
+
+    @classmethod
+    def open(cls, folder: Path) -> ChatTokenizer:
+        """Reads tokenizer.json, tokenizer_config.json and chat_template.jinja. Raises
+        CheckpointError."""
+        file = folder / "tokenizer.json"
+        if not file.is_file():
+            raise CheckpointError(
+                "checkpoint.no_tokenizer",
+                f"The folder {folder.name} has no tokenizer.json, so it cannot read or write text.",
+                "Add the model's tokenizer.json to the folder, or download the model again.",
+                file="tokenizer.json",
+            )
+        try:
+            tokenizer = Tokenizer.from_str(file.read_text(encoding="utf-8"))
+        except Exception as error:  # the library raises plain Exception for any malformed file
+            raise CheckpointError(
+                "checkpoint.bad_tokenizer",
+                f"tokenizer.json cannot be read: {error}",
+                "Download the tokenizer again.",
+                file="tokenizer.json",
+            ) from error
+        config = _read_json(folder / "tokenizer_config.json")
+        return cls(tokenizer, _template_of(folder, config), _special_tokens(config))
+
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of the conversation, ending where the assistant's next reply begins. Raises
+        RequestError."""
+        rows = [{"role": m.role, "content": m.content} for m in messages]
+        try:
+            text = self._template.render(messages=rows, add_generation_prompt=True, **self._special)
+        except TemplateError as error:
+            raise RequestError(
+                "request.template",
+                f"The model's chat template refuses this conversation: {error}",
+                "Start a new chat, or remove the system prompt.",
+            ) from error
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, special tokens dropped."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def piece(self, token: int) -> str:
+        """Display text of one token: special tokens by name, fragments of a character as the
+        replacement sign."""
+        if token in self._special_ids:
+            return self._tokenizer.id_to_token(token) or f"<{token}>"
+        return self._tokenizer.decode([token], skip_special_tokens=False)
+
+
+def _raise_template_error(message: str) -> None:
+    raise TemplateError(message)
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            "checkpoint.bad_json",
+            f"{file.name} cannot be read: {error}",
+            "Download the file again.",
+            file=file.name,
+        ) from error
+    return value if isinstance(value, dict) else {}
+
+
+def _template_of(folder: Path, config: dict[str, Any]) -> str:
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    template = config.get("chat_template")
+    if isinstance(template, list):  # several named templates: the default one is for plain chat
+        named = {item.get("name"): item.get("template") for item in template}
+        template = named.get("default")
+    return template if isinstance(template, str) else LLADA2_TEMPLATE
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    """bos_token, eos_token and the like, as templates expect them by name."""
+    found: dict[str, str] = {}
+    for name, value in config.items():
+        if name.endswith("_token"):
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                found[name] = text
+    return found

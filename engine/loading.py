@@ -123,8 +123,7 @@ def _place_all(
     for name, module in model.named_modules():
         source = checkpoint_name(name)
         if isinstance(module, Linear):
-            if not (name == "lm_head" and checkpoint.spec.tie_word_embeddings):
-                _place_linear(module, checkpoint, source, placement, progress)
+            _place_linear(module, checkpoint, source, placement, progress)
         elif isinstance(module, nn.Embedding):
             weight = _dense(checkpoint.linear(source), placement.dtype)
             _set(module, "weight", weight.to(placement.device), progress)
@@ -135,8 +134,6 @@ def _place_all(
             _set(module, "weight", weight.to(placement.device), progress)
     for layer, module in _sparse_layers(model):
         _place_experts(module.experts, checkpoint, layer, placement, progress)
-    if checkpoint.spec.tie_word_embeddings:
-        model.lm_head.weight = model.word_embeddings.weight
 
 
 def _sparse_layers(model: LLaDA2) -> Iterator[tuple[int, SparseMLP]]:

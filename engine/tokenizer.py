@@ -22,8 +22,8 @@ from engine.types import Message
 # Used when a LLaDA2 folder brings no template of its own (models.md 1.9).
 LLADA2_TEMPLATE = (
     "{% for message in messages %}"
-    "<role>{{ {'system': 'SYSTEM', 'user': 'HUMAN', 'assistant': 'ASSISTANT'}[message.role]
-    }}</role>" "{{ message.content }}<|role_end|>"
+    "{% set names = {'system': 'SYSTEM', 'user': 'HUMAN', 'assistant': 'ASSISTANT'} %}"
+    "<role>{{ names[message.role] }}</role>{{ message.content }}<|role_end|>"
     "{% endfor %}{% if add_generation_prompt %}<role>ASSISTANT</role>{% endif %}"
 )
 

@@ -58,7 +58,8 @@ class Router(nn.Module):
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(num_experts, hidden_size))
-        self.expert_bias = nn.Buffer(torch.zeros(num_experts, dtype=torch.float32))
+        self.expert_bias: Tensor
+        self.register_buffer("expert_bias", torch.zeros(num_experts, dtype=torch.float32))
         self.choose = choose
         self.scale = scale
         self.normalise = normalise

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.models.experts import (
@@ -111,9 +112,8 @@ class LLaDA2(nn.Module):
         self.word_embeddings = nn.Embedding(spec.vocab_size, spec.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(spec, n) for n in range(spec.num_layers))
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
-        self.lm_head = Linear(spec.hidden_size, spec.vocab_size)
-        if spec.tie_word_embeddings:
-            self.lm_head.weight = self.word_embeddings.weight
+        tied = spec.tie_word_embeddings
+        self.lm_head = None if tied else Linear(spec.hidden_size, spec.vocab_size)
 
     def embed(self, ids: Tensor) -> Tensor:
         """ids int64 [B, T] -> [B, T, H]."""
@@ -135,4 +135,6 @@ class LLaDA2(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., H] -> float32 [..., V]; position i predicts token i (no shift)."""
+        if self.lm_head is None:
+            return F.linear(hidden, self.word_embeddings.weight).float()
         return self.lm_head(hidden).float()

@@ -176,6 +176,6 @@ class EagerRuntime:
         return RuntimeFailure(
             "runtime.nonfinite",
             f"The model produced numbers that are not finite (block {row.blocks}, step {step}).",
-            "The checkpoint may be damaged: verify it, or load it again. What was written so far is
-            kept.",
+            "The checkpoint may be damaged: verify it, or load it again. "
+            "What was written so far is kept.",
         )

@@ -48,17 +48,16 @@ class Row:
 
     def take_block(self, tokens: Sequence[int], mask_id: int, stop_after_block: bool) -> None:
         """Adds a finished block and decides whether the reply is over."""
-        generated = list(tokens[len(self.prompt_in_block()) :])
+        self.ids += tokens[len(self.prompt_in_block()) :]
         self.blocks += 1
-        stop = next((n for n, token in enumerate(generated) if token in self.stop_ids), None)
-        if stop is not None and (stop_after_block or self.blocks == self.max_blocks):
-            self.ids += generated[: stop + 1]
-            self.reason = "stop_token"
-        else:
-            self.ids += generated
-            if self.blocks == self.max_blocks:
-                self.reason = "length"
+        last = self.blocks == self.max_blocks
         self.ids = self.ids[: self.max_new_tokens]
+        stop = next((n for n, token in enumerate(self.ids) if token in self.stop_ids), None)
+        if stop is not None and (stop_after_block or last):
+            self.ids = self.ids[: stop + 1]
+            self.reason = "stop_token"
+        elif last:
+            self.reason = "length"
         if mask_id in self.ids:
             # Only a step cap leaves masks: what stands behind the first one is not an answer.
             self.ids = self.ids[: self.ids.index(mask_id)]

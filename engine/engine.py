@@ -1,0 +1,386 @@
+"""The real engine: a loaded model behind the protocol of `engine.protocol`.
+
+Knows how the parts are put together (checkpoint, model, tokenizer, rule, runtime) and what a
+request may ask for. The maths is in `models`, what is accepted in `decoding`, the loop in
+`runtime`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from engine.checkpoint import Checkpoint, open_checkpoint
+from engine.decoding.levenshtein import LevenshteinRule
+from engine.decoding.rules import EditingRule, QuotaRule, Rule, RuleOptions
+from engine.decoding.state import BlockState
+from engine.errors import RequestError, RuntimeFailure
+from engine.loading import Placement, build_model, choose_placement
+from engine.models.llada2 import LLaDA2
+from engine.models.llada2_spec import LLaDA2Spec
+from engine.protocol import ProgressCallback
+from engine.runtime.cache import KVCache
+from engine.runtime.eager import EagerRuntime
+from engine.runtime.rows import Row
+from engine.runtime.step import StepProgram
+from engine.tokenizer import ChatTokenizer
+from engine.types import (
+    BlockFinished,
+    DecodeSettings,
+    Event,
+    Finished,
+    GenerateRequest,
+    GenerationStats,
+    Message,
+    ModelInfo,
+    Started,
+    StopReason,
+)
+
+CACHE_SHARE = 0.25  # of the memory that is free after the weights are in place
+
+
+@dataclass(frozen=True)
+class BatchReply:
+    """One row of `generate_batch`: ids without the prompt, stop token included."""
+
+    ids: tuple[int, ...]
+    forwards: int
+    blocks: int
+    reason: StopReason
+
+
+def make_rule(spec: LLaDA2Spec, device: torch.device, options: RuleOptions) -> Rule:
+    """The decoding rule a checkpoint asks for."""
+    stop_ids = torch.tensor(spec.stop_ids, dtype=torch.int64, device=device)
+    if spec.decoding == "llada2.0":
+        return QuotaRule(spec.mask_token_id, stop_ids, options)
+    if spec.decoding == "llada2.1":
+        return EditingRule(spec.mask_token_id, stop_ids, options)
+    if spec.delete_token_id is None or spec.split_token_id is None:
+        raise RuntimeFailure(
+            "load.no_edit_tokens",
+            "The checkpoint decodes with block edits, but names no delete and split tokens.",
+            "Add delete_token_id and split_token_id to config.json.",
+        )
+    return LevenshteinRule(
+        spec.mask_token_id, spec.delete_token_id, spec.split_token_id, stop_ids, options
+    )
+
+
+def make_runtime(
+    model: LLaDA2, batch: int, capacity: int, options: RuleOptions, dtype: torch.dtype
+) -> EagerRuntime:
+    """An eager runtime with its own static buffers and KV cache of `capacity` positions."""
+    spec, device = model.spec, model.norm.weight.device
+    cache = KVCache(
+        spec.num_layers, batch, spec.num_kv_heads, capacity, spec.head_dim, dtype, device
+    )
+    state = BlockState.allocate(batch, spec.block_length, device)
+    suppressed = spec.mask_token_id if options.suppress_mask else None
+    program = StepProgram(model, cache, state, make_rule(spec, device, options), suppressed)
+    return EagerRuntime(program, spec.mask_token_id, options.stop_after_block)
+
+
+class TorchEngine:
+    """A model in memory. One reply at a time; call every method from one thread."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        model: LLaDA2,
+        placement: Placement,
+        tokenizer: ChatTokenizer,
+    ) -> None:
+        self._model: LLaDA2 | None = model
+        self._tokenizer = tokenizer
+        self._placement = placement
+        spec = checkpoint.spec
+        block = spec.block_length
+        context = min(spec.max_position_embeddings, _affordable_context(spec, placement))
+        self._context = context // block * block
+        self._runtime: EagerRuntime | None = make_runtime(
+            model, 1, self._context, RuleOptions(), placement.dtype
+        )
+        self.info = _describe(checkpoint, placement, self._context)
+
+    def count_tokens(self, messages: Sequence[Message]) -> int:
+        return len(self._tokenizer.encode_chat(messages))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(ids)
+
+    def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
+        return tuple(self._tokenizer.piece(token) for token in ids)
+
+    def generate(
+        self, request: GenerateRequest, stop: threading.Event | None = None
+    ) -> Iterator[Event]:
+        """See `engine.protocol.Engine.generate`. Raises RequestError before the first event,
+        RuntimeFailure later."""
+        _, runtime = self._loaded()
+        accepted = time.perf_counter()
+        row = self._row(request)
+        with _failures_in_words():
+            prefill_forwards = runtime.prefill([row], stop)
+            yield Started(
+                prompt_tokens=len(row.prompt),
+                block_length=row.block_length,
+                first_block_start=row.first_block_start,
+                max_blocks=row.max_blocks,
+                prefill_seconds=time.perf_counter() - accepted,
+                path=self.info.runtime,
+            )
+            seconds, first_block = 0.0, 0.0
+            if stop is not None and stop.is_set():
+                row.reason = "stopped"
+            for mark in runtime.run([row], stop):
+                seconds = mark.seconds
+                if mark.step_taken is not None:
+                    yield mark.step_taken
+                if mark.block_done:
+                    first_block = first_block or time.perf_counter() - accepted
+                    yield self._block_finished(row, seconds)
+        yield self._finished(row, prefill_forwards, seconds, first_block)
+
+    def generate_batch(
+        self,
+        prompts: Sequence[Sequence[int]],
+        settings: DecodeSettings,
+        max_new_tokens: int,
+        batch: int,
+    ) -> list[BatchReply]:
+        """Replies to many prompts of token ids, `batch` rows at a time: evaluation and rollouts.
+        Same ids as one by one, up to the rounding of larger matrix products. Prompts are grouped by
+        length."""
+        model, _ = self._loaded()
+        block = model.spec.block_length
+        longest = max(len(prompt) for prompt in prompts)
+        capacity = -(-(longest + max_new_tokens) // block) * block
+        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+        replies: dict[int, BatchReply] = {}
+        for first in range(0, len(order), batch):
+            chosen = order[first : first + batch]
+            runtime = make_runtime(
+                model, len(chosen), capacity, RuleOptions(), self._placement.dtype
+            )
+            stop_ids = frozenset(model.spec.stop_ids)
+            rows = [
+                Row(prompts[index], max_new_tokens, settings, block, stop_ids) for index in chosen
+            ]
+            with _failures_in_words():
+                runtime.prefill(rows)
+                for _ in runtime.run(rows, record=False):
+                    pass
+            for index, row in zip(chosen, rows, strict=True):
+                replies[index] = BatchReply(
+                    tuple(row.ids), row.forwards, row.blocks, row.reason or "length"
+                )
+        return [replies[index] for index in range(len(prompts))]
+
+    def unload(self) -> None:
+        """Drops weights and cache and hands the pages back to the system."""
+        self._model = None
+        self._runtime = None
+        release_memory()
+
+    def _loaded(self) -> tuple[LLaDA2, EagerRuntime]:
+        if self._model is None or self._runtime is None:
+            raise RuntimeFailure(
+                "engine.unloaded", "This model has been unloaded.", "Load the model again."
+            )
+        return self._model, self._runtime
+
+    def _row(self, request: GenerateRequest) -> Row:
+        model, _ = self._loaded()
+        settings = request.settings or model.spec.defaults
+        check_settings(settings)
+        if not request.messages or not request.messages[-1].content.strip():
+            raise RequestError(
+                "request.empty_prompt", "The message is empty.", "Write something to send."
+            )
+        if request.max_new_tokens < 1:
+            raise RequestError(
+                "request.settings",
+                f"The answer's length limit is {request.max_new_tokens} tokens.",
+                "Choose a limit of at least 1 token.",
+            )
+        prompt = self._tokenizer.encode_chat(request.messages)
+        room = self._context - len(prompt)
+        if room < 1:
+            raise RequestError(
+                "request.too_long",
+                f"The conversation has {len(prompt)} tokens, and this model can hold "
+                f"{self._context} with its answer.",
+                "Shorten the message, or start a new chat.",
+            )
+        return Row(
+            prompt,
+            min(request.max_new_tokens, room),
+            settings,
+            model.spec.block_length,
+            frozenset(model.spec.stop_ids),
+        )
+
+    def _text(self, row: Row) -> str:
+        return self._tokenizer.decode([token for token in row.ids if token not in row.stop_ids])
+
+    def _block_finished(self, row: Row, seconds: float) -> BlockFinished:
+        runtime = self._loaded()[1]
+        state = runtime.program.state
+        return BlockFinished(
+            block=row.blocks - 1,
+            block_start=int(state.start[0, 0]),
+            ids=state.tokens[0].to(torch.int32).cpu().numpy(),
+            converged=row.converged,
+            text=self._text(row),
+            seconds=seconds,
+        )
+
+    def _finished(
+        self, row: Row, prefill_forwards: int, seconds: float, first_block: float
+    ) -> Finished:
+        blocks = max(row.blocks, 1)
+        stats = GenerationStats(
+            tokens=len(row.ids),
+            forwards=row.forwards,
+            commit_forwards=0,  # every commit rides with the next block's first step
+            prefill_forwards=prefill_forwards,
+            blocks=row.blocks,
+            seconds=seconds,
+            time_to_first_block=first_block,
+            ceiling=len(row.ids) / blocks,
+        )
+        return Finished(row.reason or "stopped", self._text(row), tuple(row.ids), stats)
+
+
+def check_settings(settings: DecodeSettings) -> None:
+    """Raises RequestError `request.settings` naming the first setting that is out of range."""
+    checks: tuple[tuple[str, bool, str], ...] = (
+        ("threshold", 0.0 <= settings.threshold <= 1.0, "between 0 and 1"),
+        (
+            "editing threshold",
+            settings.editing_threshold is None or 0.0 <= settings.editing_threshold <= 1.0,
+            "between 0 and 1, or off",
+        ),
+        ("steps", settings.steps >= 1, "at least 1"),
+        ("min_transfer", settings.min_transfer >= 1, "at least 1"),
+        ("max_post_steps", settings.max_post_steps >= 0, "0 or more"),
+        ("temperature", 0.0 <= settings.temperature <= 10.0, "between 0 and 10"),
+        ("top_k", settings.top_k >= 0, "0 (off) or more"),
+        ("top_p", 0.0 < settings.top_p <= 1.0, "above 0 and at most 1"),
+        ("seed", 0 <= settings.seed < 2**63, "between 0 and 2^63 - 1"),
+    )
+    for name, good, range_text in checks:
+        if not good:
+            raise RequestError(
+                "request.settings",
+                f"The setting '{name}' must be {range_text}.",
+                "Change it, or use the model's own settings.",
+            )
+
+
+def load_engine(
+    path: str | os.PathLike[str],
+    progress: ProgressCallback | None = None,
+    stop: threading.Event | None = None,
+    *,
+    device: str | None = None,
+    dtype: torch.dtype | None = None,
+) -> TorchEngine:
+    """Opens, validates and loads a checkpoint folder. Raises CheckpointError or RuntimeFailure; a
+    failed load leaves no memory behind. device: None = the first GPU if there is one, else the
+    CPU."""
+    target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    checkpoint = open_checkpoint(path)
+    try:
+        tokenizer = ChatTokenizer.open(Path(path))
+        placement = choose_placement(checkpoint, target, free_memory(target), dtype)
+        model = build_model(checkpoint, placement, progress, stop)
+        return TorchEngine(checkpoint, model, placement, tokenizer)
+    except BaseException:
+        release_memory()
+        raise
+    finally:
+        checkpoint.release()
+
+
+def free_memory(device: torch.device) -> int:
+    """Free bytes on the device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return psutil.virtual_memory().available
+
+
+def release_memory() -> None:
+    """Collects garbage and returns freed pages: the allocator of glibc and the CUDA cache both keep
+    them otherwise."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if sys.platform == "linux":
+        try:
+            ctypes.CDLL("libc.so.6").malloc_trim(0)
+        except (OSError, AttributeError):  # another C library, which has no such call
+            return
+
+
+def _affordable_context(spec: LLaDA2Spec, placement: Placement) -> int:
+    """Positions whose KV fits into `CACHE_SHARE` of what is free now that the weights are
+    loaded."""
+    size = torch.empty(0, dtype=placement.dtype).element_size()
+    per_position = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * size
+    positions = int(free_memory(placement.device) * CACHE_SHARE) // per_position
+    return max(positions, 8 * spec.block_length)
+
+
+def _describe(checkpoint: Checkpoint, placement: Placement, context: int) -> ModelInfo:
+    spec = checkpoint.spec
+    notes = [*checkpoint.notes, f"{placement.reason[0].upper()}{placement.reason[1:]}."]
+    if context < spec.max_position_embeddings:
+        notes.append(
+            f"The context is limited to {context} of {spec.max_position_embeddings} positions "
+            "by free memory."
+        )
+    return ModelInfo(
+        name=checkpoint.name,
+        family=checkpoint.family,
+        path=str(checkpoint.path),
+        parameters=spec.parameters,
+        quantisation=checkpoint.layout,
+        context=context,
+        block_length=spec.block_length,
+        decoding=spec.decoding,
+        device=str(placement.device),
+        runtime=f"eager, {placement.reason}",
+        weight_bytes=checkpoint.total_bytes,
+        mask_id=spec.mask_token_id,
+        stop_ids=spec.stop_ids,
+        defaults=spec.defaults,
+        notes=tuple(notes),
+    )
+
+
+@contextmanager
+def _failures_in_words() -> Iterator[None]:
+    """Turns torch's own failures into typed ones; the engine stays usable."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        release_memory()
+        raise RuntimeFailure(
+            "runtime.out_of_memory",
+            "Memory ran out while the answer was being written. What was written so far is kept.",
+            "Ask for a shorter answer, start a new chat, or close other programs.",
+        ) from error

@@ -1,7 +1,9 @@
-"""An open, validated checkpoint: tensors by name, in their stored form, read straight into their own memory.
+"""An open, validated checkpoint: tensors by name, in their stored form, read straight into their
+own memory.
 
-Knows files and forms; computes nothing but NVFP4 expansion on request. Every read copies from a small moving window of the
-mapped file, so that memory holds one copy of the weights and no file pages.
+Knows files and forms; computes nothing but NVFP4 expansion on request. Every read copies from a
+small moving window of the mapped file, so that memory holds one copy of the weights and no file
+pages.
 """
 
 from __future__ import annotations
@@ -42,10 +44,12 @@ def open_checkpoint(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> Checkpoint:
-    """Opens a model folder and validates everything in it, values included (one pass over the files).
+    """Opens a model folder and validates everything in it, values included (one pass over the
+    files).
 
-    progress(bytes checked, bytes in all) is called about every 64 MiB; `stop` ends the pass with `load.stopped`.
-    Raises CheckpointError (UnsupportedFamilyError for a family that is not built), with file and item set.
+    progress(bytes checked, bytes in all) is called about every 64 MiB; `stop` ends the pass with
+    `load.stopped`. Raises CheckpointError (UnsupportedFamilyError for a family that is not built),
+    with file and item set.
     """
     folder = read_folder(path)
     family = family_from_config(folder.config)
@@ -77,8 +81,9 @@ def open_checkpoint(
 class Checkpoint:
     """A validated folder. Module names are those of models.md 1.3 without `.weight`.
 
-    layout: which NVFP4 layout the packed modules use; "mixed" = both, "bf16" = nothing is packed (the dense dtype may
-    also be float16 or float32, see `describe_forms`). total_bytes: size of all weight files.
+    layout: which NVFP4 layout the packed modules use; "mixed" = both, "bf16" = nothing is packed
+    (the dense dtype may also be float16 or float32, see `describe_forms`). total_bytes: size of all
+    weight files.
     """
 
     def __init__(
@@ -112,16 +117,34 @@ class Checkpoint:
             return "bf16"
         return "mixed" if len(forms) > 1 else forms.pop()  # pyright: ignore[reportReturnType]
 
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.resolve().name
+
+    def layer_is_packed(self, layer: int) -> bool:
+        """Whether all routed experts of a layer are NVFP4, so that `expert_stack` gives packed
+        stacks."""
+        return layer not in self.inventory.stacks and all(
+            self.inventory.matrices[_expert_module(layer, expert, part)].form != "dense"
+            for expert in range(self.spec.num_experts)
+            for part in PROJECTIONS
+        )
+
     def release(self) -> None:
         """Closes the files. Tensors already read stay valid; nothing more can be read."""
         self._files.close()
 
     def dense(self, name: str) -> Tensor:
-        """A tensor by its full name, in its stored dtype and in its own memory. KeyError for a name that is not there."""
+        """A tensor by its full name, in its stored dtype and in its own memory. KeyError for a name
+        that is not there.
+        """
         return self._read(self._files.entries[name])
 
     def dense_into(self, name: str, out: Tensor) -> None:
-        """Copies a tensor into `out` (same shape, any float dtype and device), a few rows at a time."""
+        """Copies a tensor into `out` (same shape, any float dtype and device), a few rows at a
+        time.
+        """
         self._fill(self._files.entries[name], out)
 
     def linear(self, module: str) -> Tensor | PackedWeight:
@@ -130,7 +153,9 @@ class Checkpoint:
         return self._read(stored.weight) if stored.form == "dense" else self._packed(module, stored)
 
     def linear_into(self, module: str, out: Tensor) -> None:
-        """Fills `out` [out, in] with a module's weight; packed weights are expanded in float32 and rounded once."""
+        """Fills `out` [out, in] with a module's weight; packed weights are expanded in float32 and
+        rounded once.
+        """
         stored = self.inventory.matrices[module]
         if stored.form == "dense":
             self._fill(stored.weight, out)
@@ -138,7 +163,8 @@ class Checkpoint:
             dequantize_into(self._packed(module, stored).to(out.device), out)
 
     def expert_stack(self, layer: int) -> tuple[ExpertStack, ExpertStack, ExpertStack]:
-        """Gate, up and down of all routed experts of a layer: [E, out, in] each, packed when all experts are.
+        """Gate, up and down of all routed experts of a layer: [E, out, in] each, packed when all
+        experts are.
 
         Experts stored in different forms are expanded to float32 together.
         """
@@ -157,11 +183,12 @@ class Checkpoint:
         return gate, up, self._read(stack["down_proj"])
 
     def expert_stack_into(self, layer: int, gate: Tensor, up: Tensor, down: Tensor) -> None:
-        """Fills three float tensors [E, out, in] (any float dtype and device) with a layer's routed experts.
+        """Fills three float tensors [E, out, in] (any float dtype and device) with a layer's routed
+        experts.
 
         Works expert by expert: beside the outputs, memory holds one expert's matrix at a time.
         """
-        outs = dict(zip(PROJECTIONS, (gate, up, down), strict=True))
+        outs: dict[str, Tensor] = dict(zip(PROJECTIONS, (gate, up, down), strict=True))
         for part, shape in self._expert_shapes().items():
             if tuple(outs[part].shape) != shape:
                 raise ValueError(
@@ -248,7 +275,9 @@ class Checkpoint:
         return out
 
     def _fill(self, entry: TensorEntry, out: Tensor, begin: int = 0) -> None:
-        """Converts `out.numel()` elements of a tensor, from byte `begin` on, into `out`, in pieces of 8 MiB."""
+        """Converts `out.numel()` elements of a tensor, from byte `begin` on, into `out`, in pieces
+        of 8 MiB.
+        """
         dtype = _DTYPES[entry.dtype]
         if out.dtype == dtype and out.device.type == "cpu" and out.is_contiguous():
             self._copy(entry, out, begin)

@@ -1,6 +1,7 @@
 """Which model family a folder holds, from its config and its tensor names.
 
-Knows the names of the families people will try, built or not, so that a refusal can say what was found. Knows no maths.
+Knows the names of the families people will try, built or not, so that a refusal can say what was
+found. Knows no maths.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from engine.models.llada2_spec import MODEL_TYPES
 
 BUILT = "LLaDA2"
 
-# model_type (or the start of the architecture's name, lower case) -> family. Diffusion models that are not built yet.
+# model_type (or the start of the architecture's name, lower case) -> family. Diffusion models that
+# are not built yet.
 _NOT_BUILT = {
     "diffusion_gemma": "DiffusionGemma",
     "diffusiongemma": "DiffusionGemma",
@@ -27,7 +29,8 @@ _NOT_BUILT = {
     "a2d": "dllm A2D",
 }
 
-# A module that only one family has. Decides when the config does not, and catches a config of another model.
+# A module that only one family has. Decides when the config does not, and catches a config of
+# another model.
 _TELLTALES = {
     "model.word_embeddings": BUILT,
     "model.decoder.self_conditioning.pre_norm": "DiffusionGemma",
@@ -37,7 +40,9 @@ _TELLTALES = {
 
 
 def family_from_config(config: Mapping[str, object]) -> str | None:
-    """ "llada2", or None when config.json does not say. Raises UnsupportedFamilyError for anything else."""
+    """ "llada2", or None when config.json does not say. Raises UnsupportedFamilyError for anything
+    else.
+    """
     model_type = config.get("model_type")
     architectures = config.get("architectures")
     names = architectures if isinstance(architectures, list) else []
@@ -64,7 +69,9 @@ def family_from_config(config: Mapping[str, object]) -> str | None:
 
 
 def family_from_tensors(names: Iterable[str], stated: str | None) -> str:
-    """ "llada2" when the tensors agree with the config (or decide alone). Raises CheckpointError otherwise."""
+    """ "llada2" when the tensors agree with the config (or decide alone). Raises CheckpointError
+    otherwise.
+    """
     present = {name.rpartition(".")[0] for name in names}  # modules: ".weight", ".weight_packed"
     found = next((family for name, family in _TELLTALES.items() if name in present), None)
     if found == BUILT or (found is None and stated is not None):
@@ -91,8 +98,8 @@ def family_from_tensors(names: Iterable[str], stated: str | None) -> str:
 def _not_built(family: str, model_type: str) -> UnsupportedFamilyError:
     return UnsupportedFamilyError(
         "checkpoint.unsupported_family",
-        f"This is a {family} model (config.json: model_type {printable(model_type)}). That family is"
-        " not built yet.",
+        f"This is a {family} model (config.json: model_type {printable(model_type)}). That family"
+        " is not built yet.",
         f"Choose a {BUILT} checkpoint.",
         file="config.json",
         item="model_type",

@@ -1,7 +1,7 @@
 """A Hugging Face style model folder on disk: which files it has and what its JSON says.
 
-Knows file names, JSON and the shard index. Refuses pickles and anything that is not what it claims to be. Knows nothing of
-model families or of tensor values.
+Knows file names, JSON and the shard index. Refuses pickles and anything that is not what it claims
+to be. Knows nothing of model families or of tensor values.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class ModelFolder:
 
 
 def read_folder(path: str | os.PathLike[str]) -> ModelFolder:
-    """Reads the folder's JSON files. Raises CheckpointError when the path is not a readable model folder."""
+    """Reads the folder's JSON files. Raises CheckpointError when the path is not a readable model
+    folder.
+    """
     folder = Path(path)
     names = _file_names(folder)
     if "config.json" not in names:
@@ -87,7 +89,9 @@ class TensorFiles:
     """All weight files of a folder, open, with one table of their tensors."""
 
     def __init__(self, folder: ModelFolder) -> None:
-        """Opens every shard and cross-checks the index. Raises CheckpointError; nothing stays open then."""
+        """Opens every shard and cross-checks the index. Raises CheckpointError; nothing stays open
+        then.
+        """
         self.files: dict[str, TensorFile] = {}
         self.entries: dict[str, TensorEntry] = {}
         weight_map = _weight_map(folder)

@@ -1,7 +1,9 @@
-"""Which tensor of the files holds which module, in which form; and the refusal of everything that does not fit.
+"""Which tensor of the files holds which module, in which form; and the refusal of everything that
+does not fit.
 
-Knows the two public NVFP4 layouts, the expert layouts and the family's expected names and shapes (models.md 1.3, 5). Looks at
-names, dtypes and shapes only, never at values. The form is taken from tensor names and dtypes, not from the config's lists.
+Knows the two public NVFP4 layouts, the expert layouts and the family's expected names and shapes
+(models.md 1.3, 5). Looks at names, dtypes and shapes only, never at values. The form is taken from
+tensor names and dtypes, not from the config's lists.
 """
 
 from __future__ import annotations
@@ -50,10 +52,12 @@ class StoredMatrix:
 
 @dataclass
 class Inventory:
-    """The resolved checkpoint. `matrices`: linears, the embedding and per-expert modules by name without `.weight`.
+    """The resolved checkpoint. `matrices`: linears, the embedding and per-expert modules by name
+    without `.weight`.
 
-    stacks: layer -> (layout, tensors in file form) where experts are stored stacked or fused. roles: every tensor that
-    will be read, with what its values must satisfy. ignored: names left aside.
+    stacks: layer -> (layout, tensors in file form) where experts are stored stacked or fused.
+    roles: every tensor that will be read, with what its values must satisfy. ignored: names left
+    aside.
     """
 
     matrices: dict[str, StoredMatrix] = field(default_factory=dict)
@@ -77,7 +81,8 @@ class _Resolver:
         self.entries = entries
         self.spec = spec
         self.result = Inventory()
-        # The place to look for a tensor that is absent: any file of the set will do when there is one only.
+        # The place to look for a tensor that is absent: any file of the set will do when there is
+        # one only.
         files = sorted({entry.file for entry in entries.values()})
         self.file = files[0] if len(files) == 1 else "model.safetensors.index.json"
 
@@ -100,7 +105,8 @@ class _Resolver:
     def _check_geometry(self) -> None:
         """Blames the config where the tensors agree with each other and not with it.
 
-        After this, layers and experts are numbers that the files bear out, so loops over them are bounded.
+        After this, layers and experts are numbers that the files bear out, so loops over them are
+        bounded.
         """
         spec = self.spec
         norm = self.entries.get("model.norm.weight")
@@ -146,10 +152,13 @@ class _Resolver:
 
     def _expert_layout(self, layer: int) -> ExpertLayout:
         base = f"model.layers.{layer}.mlp.experts"
-        for part, layout in (("gate_up_proj", "fused"), ("gate_proj", "stacked")):
-            if f"{base}.{part}" in self.entries or f"{base}.{part}.weight" in self.entries:
-                return layout
-        return "per_expert"
+        if self._any_of(f"{base}.gate_up_proj"):
+            return "fused"
+        return "stacked" if self._any_of(f"{base}.gate_proj") else "per_expert"
+
+    def _any_of(self, base: str) -> bool:
+        """Stacks come with or without `.weight`."""
+        return base in self.entries or f"{base}.weight" in self.entries
 
     def _is_stacked_expert(self, module: str) -> bool:
         if ".mlp.experts." not in module:
@@ -181,8 +190,8 @@ class _Resolver:
         if f"{module}.pre_quant_scale" in self.entries:
             raise refuse(
                 "checkpoint.unsupported_quantisation",
-                f"{codes.file}: {module}.pre_quant_scale rescales the layer's input (NVFP4 with AWQ),"
-                " which this engine does not compute.",
+                f"{codes.file}: {module}.pre_quant_scale rescales the layer's input (NVFP4 with"
+                " AWQ), which this engine does not compute.",
                 "Use a checkpoint in plain NVFP4.",
                 file=codes.file,
                 item=f"{module}.pre_quant_scale",

@@ -1,7 +1,9 @@
-"""What config.json and hf_quant_config.json say about quantisation, and whether that is a scheme the engine reads.
+"""What config.json and hf_quant_config.json say about quantisation, and whether that is a scheme
+the engine reads.
 
-Only refuses schemes that tensors alone would not give away. Which module is packed is decided by tensors, never by the lists
-here: exclude patterns can match more than they mean (`model.layers.1*` also matches layers 10 to 19).
+Only refuses schemes that tensors alone would not give away. Which module is packed is decided by
+tensors, never by the lists here: exclude patterns can match more than they mean (`model.layers.1*`
+also matches layers 10 to 19).
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ _CT_FORMATS = ("nvfp4-pack-quantized", "mixed-precision", "dense")
 
 
 def check_quantisation(folder: ModelFolder) -> tuple[str, ...]:
-    """Notes for a person. Raises CheckpointError naming the file and field of a scheme that is not read."""
+    """Notes for a person. Raises CheckpointError naming the file and field of a scheme that is not
+    read.
+    """
     notes: list[str] = []
     section = folder.config.get("quantization_config")
     if section is not None:

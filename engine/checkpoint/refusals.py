@@ -1,4 +1,5 @@
-"""How a refused checkpoint is worded: shared actions and constructors, so that every message names file and item.
+"""How a refused checkpoint is worded: shared actions and constructors, so that every message names
+file and item.
 
 Knows wording only.
 """
@@ -30,6 +31,8 @@ def unreadable(name: str, error: Exception) -> CheckpointError:
 
 
 def printable(text: str, limit: int = 200) -> str:
-    """Text from a file made safe for a terminal and a log: escapes what cannot be printed, cuts what is too long."""
+    """Text from a file made safe for a terminal and a log: escapes what cannot be printed, cuts
+    what is too long.
+    """
     safe = "".join(ch if ch.isprintable() else ch.encode("unicode_escape").decode() for ch in text)
     return safe if len(safe) <= limit else safe[: limit - 3] + "..."

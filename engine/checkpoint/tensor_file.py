@@ -1,8 +1,9 @@
-"""One .safetensors file: a header parsed with suspicion, and values read by mmap a window at a time.
+"""One .safetensors file: a header parsed with suspicion, and values read by mmap a window at a
+time.
 
-Knows the file format (8 bytes of header length, a JSON header, then raw little-endian data that the header must cover
-exactly) and how to read without keeping the file's pages in memory. Refuses every malformed header with an error of its own.
-Knows nothing of models.
+Knows the file format (8 bytes of header length, a JSON header, then raw little-endian data that the
+header must cover exactly) and how to read without keeping the file's pages in memory. Refuses every
+malformed header with an error of its own. Knows nothing of models.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +59,9 @@ class TensorFile:
     """An open file with its validated header. `entries` is ordered by offset."""
 
     def __init__(self, path: Path) -> None:
-        """Opens and parses. Raises CheckpointError; the message names the file, and expected and found sizes."""
+        """Opens and parses. Raises CheckpointError; the message names the file, and expected and
+        found sizes.
+        """
         self.path = path
         self.name = path.name
         try:
@@ -80,16 +83,18 @@ class TensorFile:
 
     def read_into(self, entry: TensorEntry, out: Bytes, begin: int = 0) -> None:
         """Copies `out.size` bytes of the tensor, from its byte `begin` on, into `out`."""
-        assert 0 <= begin and begin + out.size <= entry.nbytes
+        assert 0 <= begin <= begin + out.size <= entry.nbytes
         first = entry.start + begin
         for start in range(first, first + out.size, WINDOW):
             stop = min(start + WINDOW, first + out.size)
             out[start - first : stop - first] = self._window(start, stop)
 
     def scan(self, entries: Iterable[TensorEntry]) -> Iterator[tuple[TensorEntry, int, Bytes]]:
-        """Yields (tensor, byte offset in it, bytes) in file order, in pieces that never split 16 bytes of a tensor.
+        """Yields (tensor, byte offset in it, bytes) in file order, in pieces that never split 16
+        bytes of a tensor.
 
-        The bytes are a view of the mapping: they must not be kept after the next piece is asked for.
+        The bytes are a view of the mapping: they must not be kept after the next piece is asked
+        for.
         """
         start, stop, window = 0, 0, np.empty(0, np.uint8)
         for entry in sorted(entries, key=lambda item: item.start):
@@ -106,7 +111,9 @@ class TensorFile:
                 position = end
 
     def _window(self, start: int, stop: int) -> Bytes:
-        """A read-only view of bytes [start, stop). The mapping lives as long as the view (numpy holds it)."""
+        """A read-only view of bytes [start, stop). The mapping lives as long as the view (numpy
+        holds it).
+        """
         try:
             now = os.fstat(self._file.fileno()).st_size
         except ValueError as error:  # closed file
@@ -150,8 +157,8 @@ def _parse_header(file: BinaryIO, name: str, size: int) -> dict[str, TensorEntry
     if size < 8 or length > size - 8:
         raise refuse(
             "checkpoint.header_too_long",
-            f"{name}: its header length says {length} bytes of header, but the file has {size} bytes"
-            " in all.",
+            f"{name}: its header length says {length} bytes of header, but the file has {size}"
+            " bytes in all.",
             f"The file is cut short or is not a safetensors file. {DOWNLOAD_AGAIN}",
             file=name,
             item="header length",
@@ -214,8 +221,8 @@ def _entry(tensor: str, value: object, file: str, data_start: int) -> TensorEntr
     if not isinstance(dtype, str) or dtype not in ITEM_SIZES:
         raise refuse(
             "checkpoint.unknown_dtype",
-            f"{file}: tensor {tensor} has dtype {printable(str(dtype))}, which does not exist in the"
-            " safetensors format or is not read here.",
+            f"{file}: tensor {tensor} has dtype {printable(str(dtype))}, which does not exist in"
+            " the safetensors format or is not read here.",
             "Use a checkpoint saved as safetensors in bfloat16, float16, float32 or NVFP4.",
             file=file,
             item=tensor,
@@ -237,7 +244,7 @@ def _entry(tensor: str, value: object, file: str, data_start: int) -> TensorEntr
     return TensorEntry(tensor, dtype, tuple(shape), data_start + begin, data_start + end, file)
 
 
-def _is_sizes(value: object) -> bool:
+def _is_sizes(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(
         type(item) is int and 0 <= item < 2**63 for item in value
     )

@@ -1,6 +1,7 @@
 """Cross-checks the tokenizer with the config: vocabulary size and the mask id.
 
-Reads tokenizer.json and tokenizer_config.json as plain JSON. Knows token texts and ids; does not tokenise.
+Reads tokenizer.json and tokenizer_config.json as plain JSON. Knows token texts and ids; does not
+tokenise.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ _FIX = "Download tokenizer.json and config.json of one model."
 
 @dataclass(frozen=True)
 class TokenizerIds:
-    """added: special and added tokens, text -> id. largest: the highest id any token has. mask: its mask token, if any."""
+    """added: special and added tokens, text -> id. largest: the highest id any token has. mask: its
+    mask token, if any.
+    """
 
     added: Mapping[str, int]
     largest: int
@@ -26,7 +29,9 @@ class TokenizerIds:
 
 
 def read_tokenizer_ids(folder: ModelFolder) -> TokenizerIds | None:
-    """The ids of the folder's tokenizer, or None when it has no tokenizer.json. Raises CheckpointError."""
+    """The ids of the folder's tokenizer, or None when it has no tokenizer.json. Raises
+    CheckpointError.
+    """
     if "tokenizer.json" not in folder.file_names:
         return None
     data = read_json(folder.path / "tokenizer.json")
@@ -96,7 +101,9 @@ def _added_tokens(data: JsonObject) -> dict[str, int]:
 
 
 def _vocabulary(data: JsonObject) -> dict[str, int]:
-    """text -> id of the model's own vocabulary (BPE and WordPiece: a table; Unigram: a list of pairs)."""
+    """text -> id of the model's own vocabulary (BPE and WordPiece: a table; Unigram: a list of
+    pairs).
+    """
     model = data.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocab, dict) and all(type(value) is int for value in vocab.values()):

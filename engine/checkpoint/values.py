@@ -1,13 +1,13 @@
 """Checks the values of every tensor once, in one pass over the files and in bounded memory.
 
-Knows what each role demands: weights finite, scales finite and positive, global scales on the right side of one. Works on raw
-bits, so that nothing is converted. Knows nothing of model families.
+Knows what each role demands: weights finite, scales finite and positive, global scales on the right
+side of one. Works on raw bits, so that nothing is converted. Knows nothing of model families.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
@@ -35,11 +35,13 @@ def check_values(
     progress: Progress | None = None,
     stop: threading.Event | None = None,
 ) -> frozenset[str]:
-    """Reads every tensor that will be used. Returns the modules that are all-zero in ModelOpt's spelling.
+    """Reads every tensor that will be used. Returns the modules that are all-zero in ModelOpt's
+    spelling.
 
-    ModelOpt writes an all-zero matrix as codes 0, weight_scale_2 = 0 and NaN block scales; exactly that is accepted, since
-    a zero-filled hole in a file has zero block scales instead. Raises CheckpointError naming file, tensor and element;
-    RuntimeFailure `load.stopped` when `stop` is set.
+    ModelOpt writes an all-zero matrix as codes 0, weight_scale_2 = 0 and NaN block scales; exactly
+    that is accepted, since a zero-filled hole in a file has zero block scales instead. Raises
+    CheckpointError naming file, tensor and element; RuntimeFailure `load.stopped` when `stop` is
+    set.
     """
     zero_modules = _zero_matrices(files, inventory)
     skip = {
@@ -92,7 +94,8 @@ def _check_piece(entry: TensorEntry, role: Role, offset: int, piece: Bytes) -> N
 
 
 def _check_block_scales(entry: TensorEntry, offset: int, piece: Bytes) -> None:
-    # Positive finite E4M3 is 0x01..0x7E. One subtraction sends 0x00 to 0xFF, so that one comparison does it.
+    # Positive finite E4M3 is 0x01..0x7E. One subtraction sends 0x00 to 0xFF, so that one comparison
+    # does it.
     shifted = piece - np.uint8(1)
     if shifted.max() < _E4M3_NAN - 1:
         return
@@ -103,7 +106,9 @@ def _check_block_scales(entry: TensorEntry, offset: int, piece: Bytes) -> None:
 
 
 def _zero_matrices(files: TensorFiles, inventory: Inventory) -> frozenset[str]:
-    """Modules in ModelOpt's form whose second scale is 0 and whose every other byte says "all zero"."""
+    """Modules in ModelOpt's form whose second scale is 0 and whose every other byte says "all
+    zero".
+    """
     return frozenset(
         module
         for module, stored in inventory.matrices.items()

@@ -1,8 +1,9 @@
 """NVFP4 in plain torch: packing, expanding and quantising, on any device.
 
-Knows the arithmetic of the format (E2M1 codes in pairs, one E4M3 scale per 16 inputs, one float32 scale per matrix) in
-ModelOpt's multiply form: W = e2m1(code) * scale * global_scale. Knows nothing of files (that is `engine.checkpoint`) and of
-fast paths: this is the reference that kernels are compared with. Format: models.md section 5.
+Knows the arithmetic of the format (E2M1 codes in pairs, one E4M3 scale per 16 inputs, one float32
+scale per matrix) in ModelOpt's multiply form: W = e2m1(code) * scale * global_scale. Knows nothing
+of files (that is `engine.checkpoint`) and of fast paths: this is the reference that kernels are
+compared with. Format: models.md section 5.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ _MIDPOINTS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 class PackedWeight:
     """One quantised matrix [out, in].
 
-    codes uint8 [out, in/2]: byte j holds column 2j in its low and 2j+1 in its high nibble. scales float8_e4m3fn
-    [out, in/16], row-major. global_scale float32 []: multiplies.
+    codes uint8 [out, in/2]: byte j holds column 2j in its low and 2j+1 in its high nibble. scales
+    float8_e4m3fn [out, in/16], row-major. global_scale float32 []: multiplies.
     """
 
     codes: Tensor
@@ -70,7 +71,8 @@ class PackedWeight:
 class PackedExperts:
     """One projection of all routed experts of a layer, [experts, out, in].
 
-    codes uint8 [E, out, in/2], scales float8_e4m3fn [E, out, in/16], global_scale float32 [E]; as `PackedWeight`.
+    codes uint8 [E, out, in/2], scales float8_e4m3fn [E, out, in/16], global_scale float32 [E]; as
+    `PackedWeight`.
     """
 
     codes: Tensor
@@ -111,7 +113,8 @@ def pack(codes: Tensor) -> Tensor:
 def dequantize(packed: PackedWeight | PackedExperts, dtype: torch.dtype) -> Tensor:
     """Expands to `dtype` [..., out, in], computed in float32 and rounded once.
 
-    code * scale is exact in float32, so the product with the global scale is the only other rounding.
+    code * scale is exact in float32, so the product with the global scale is the only other
+    rounding.
     """
     codes, scales, global_scale = _parts(packed)
     pairs = _byte_table(codes.device)[codes.int()]  # float32 [..., in/2, 2]
@@ -122,7 +125,9 @@ def dequantize(packed: PackedWeight | PackedExperts, dtype: torch.dtype) -> Tens
 
 
 def dequantize_into(packed: PackedWeight | PackedExperts, out: Tensor) -> None:
-    """As `dequantize`, into `out` [..., out, in] of any float dtype; works row by row groups to stay small."""
+    """As `dequantize`, into `out` [..., out, in] of any float dtype; works row by row groups to
+    stay small.
+    """
     if isinstance(packed, PackedExperts):
         for index in range(packed.codes.shape[0]):
             dequantize_into(packed.expert(index), out[index])
@@ -139,17 +144,20 @@ def dequantize_into(packed: PackedWeight | PackedExperts, out: Tensor) -> None:
 def global_scale_of(weight: Tensor) -> Tensor:
     """ModelOpt's second-level scale, amax / (6 * 448), float32 []. An all-zero matrix gets 1.
 
-    ModelOpt itself writes 0 there, and NaN block scales with it; 1 stands for the same matrix in valid numbers.
+    ModelOpt itself writes 0 there, and NaN block scales with it; 1 stands for the same matrix in
+    valid numbers.
     """
     amax = weight.abs().amax().float()
     return torch.where(amax > 0, amax / (E2M1_MAX * E4M3_MAX), torch.ones_like(amax))
 
 
 def quantize(weight: Tensor, global_scale: Tensor | None = None) -> PackedWeight:
-    """Quantises a float matrix [out, in] by ModelOpt's rules (its bytes exactly); `in` must be a multiple of 16.
+    """Quantises a float matrix [out, in] by ModelOpt's rules (its bytes exactly); `in` must be a
+    multiple of 16.
 
-    global_scale: share one over several matrices (ModelOpt ties gate and up); default is `global_scale_of(weight)`.
-    Source: models.md 5a. Raises ValueError for a shape that does not fit or for weights that are not finite.
+    global_scale: share one over several matrices (ModelOpt ties gate and up); default is
+    `global_scale_of(weight)`. Source: models.md 5a. Raises ValueError for a shape that does not fit
+    or for weights that are not finite.
     """
     if weight.dim() != 2 or weight.shape[1] % BLOCK:
         raise ValueError(f"NVFP4 needs [out, in] with in a multiple of {BLOCK}, not {weight.shape}")
@@ -167,7 +175,8 @@ def quantize(weight: Tensor, global_scale: Tensor | None = None) -> PackedWeight
 
 
 def encode_e2m1(values: Tensor) -> Tensor:
-    """Nearest code of each float32 value, ties to the even code, saturating at 6: uint8, same shape, 0..15.
+    """Nearest code of each float32 value, ties to the even code, saturating at 6: uint8, same
+    shape, 0..15.
 
     As in ModelOpt, -0.0 takes code 0, while a negative value that rounds to zero takes code 8.
     """

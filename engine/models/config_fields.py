@@ -1,6 +1,7 @@
 """Reads typed values out of a JSON config and words the refusal when one is missing or wrong.
 
-Knows only the two file names it is given and what a number, a flag or a token id looks like. Knows no family.
+Knows only the two file names it is given and what a number, a flag or a token id looks like. Knows
+no family.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a LLaDA2 checkpoint is: its numbers, its tensor names and the shapes they must have.
 
-Knows config.json and generation_config.json of the family (design: models.md 1.2, 1.3, 1.6-1.8). Refuses every value that
-would change the maths and that the engine does not build, instead of ignoring it. Knows no torch and reads no files, so
-that a window without torch can use it too.
+Knows config.json and generation_config.json of the family (design: models.md 1.2, 1.3, 1.6-1.8).
+Refuses every value that would change the maths and that the engine does not build, instead of
+ignoring it. Knows no torch and reads no files, so that a window without torch can use it too.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ ExpertLayout = Literal["per_expert", "stacked", "fused"]
 
 MODEL_TYPES = ("llada2_moe", "llada2_moe_veomni", "llada21_moe")
 
-# Constants of the released vocabulary. The released config names neither the mask nor the role-end token: the reference
-# code carries them as argument defaults. Used only for that vocabulary, and said in a note.
+# Constants of the released vocabulary. The released config names neither the mask nor the role-end
+# token: the reference code carries them as argument defaults. Used only for that vocabulary, and
+# said in a note.
 RELEASED_VOCAB = 157184
 RELEASED_MASK, RELEASED_EOS, RELEASED_ROLE_END = 156895, 156892, 156900
 
@@ -36,7 +37,8 @@ DEFAULTS: dict[Decoding, DecodeSettings] = {
     "llada2.2": DecodeSettings(threshold=0.5, editing_threshold=0.0, max_post_steps=16, steps=32),
 }
 
-# Values that the engine's maths assumes. Anything else is refused by name. None stands for "absent or null".
+# Values that the engine's maths assumes. Anything else is refused by name. None stands for "absent
+# or null".
 _FIXED: dict[str, tuple[object, ...]] = {
     "score_function": ("sigmoid", None),
     "rope_scaling": (None,),
@@ -55,10 +57,11 @@ _FIXED: dict[str, tuple[object, ...]] = {
 class LLaDA2Spec:
     """The numbers of one LLaDA2 checkpoint. Sizes in elements, ids in the checkpoint's vocabulary.
 
-    expert_capacity: experts in a block's pool under 2.2 routing; 0 = group-limited routing (2.0, 2.1).
-    router_bias: `mlp.gate.expert_bias` exists and takes part in the choice of experts (never in their weights).
-    rotary_dim: leading head dimensions that RoPE turns. block_length: positions per block, on the absolute grid.
-    decoding_evidence: the sentence that says why `decoding` is what it is. notes: other things a person should know.
+    expert_capacity: experts in a block's pool under 2.2 routing; 0 = group-limited routing (2.0,
+    2.1). router_bias: `mlp.gate.expert_bias` exists and takes part in the choice of experts (never
+    in their weights). rotary_dim: leading head dimensions that RoPE turns. block_length: positions
+    per block, on the absolute grid. decoding_evidence: the sentence that says why `decoding` is
+    what it is. notes: other things a person should know.
     """
 
     hidden_size: int
@@ -110,9 +113,9 @@ class LLaDA2Spec:
     ) -> LLaDA2Spec:
         """Reads the two JSON objects of a folder.
 
-        folder_name: evidence for the decoding rule when nothing better is there. special_tokens: the tokenizer's added
-        tokens, text -> id, if there is a tokenizer; they fill ids the config leaves out (mask, role end).
-        Raises CheckpointError naming the file and the field.
+        folder_name: evidence for the decoding rule when nothing better is there. special_tokens:
+        the tokenizer's added tokens, text -> id, if there is a tokenizer; they fill ids the config
+        leaves out (mask, role end). Raises CheckpointError naming the file and the field.
         """
         c = ConfigFields(config, "config.json")
         g = ConfigFields(generation_config, "generation_config.json")
@@ -175,7 +178,7 @@ class LLaDA2Spec:
 
     @property
     def qkv_rows(self) -> int:
-        """Rows of the fused projection: all query heads, then all key heads, then all value heads."""
+        """Rows of the fused projection: all query heads, then all key, then all value heads."""
         return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
 
     @property
@@ -192,10 +195,11 @@ class LLaDA2Spec:
 
 
 def expected_linears(spec: LLaDA2Spec) -> dict[str, tuple[int, int]]:
-    """Every linear module of the checkpoint, experts one by one: name without `.weight` -> (out, in).
+    """Every linear module of the checkpoint, experts one by one: name without `.weight` -> (out,
+    in).
 
-    Includes the routers (`mlp.gate`) and, unless tied, `lm_head`. The embedding is in `expected_tensors`; it too may be
-    stored packed. Source: models.md 1.3.
+    Includes the routers (`mlp.gate`) and, unless tied, `lm_head`. The embedding is in
+    `expected_tensors`; it too may be stored packed. Source: models.md 1.3.
     """
     hidden, shared = spec.hidden_size, spec.num_shared_experts * spec.moe_intermediate_size
     linears: dict[str, tuple[int, int]] = {}
@@ -217,7 +221,9 @@ def expected_linears(spec: LLaDA2Spec) -> dict[str, tuple[int, int]]:
 
 
 def expected_tensors(spec: LLaDA2Spec) -> dict[str, tuple[int, ...]]:
-    """Every tensor that is not a linear weight: full name -> shape. Norms, router biases and the embedding."""
+    """Every tensor that is not a linear weight: full name -> shape. Norms, router biases and the
+    embedding.
+    """
     tensors: dict[str, tuple[int, ...]] = {
         "model.word_embeddings.weight": (spec.vocab_size, spec.hidden_size),
         "model.norm.weight": (spec.hidden_size,),
@@ -237,10 +243,12 @@ def expected_tensors(spec: LLaDA2Spec) -> dict[str, tuple[int, ...]]:
 def expected_stacks(
     spec: LLaDA2Spec, layer: int, layout: ExpertLayout
 ) -> dict[str, tuple[int, int, int]]:
-    """The tensors that hold one layer's routed experts when they are stored as stacks: name -> (experts, out, in).
+    """The tensors that hold one layer's routed experts when they are stored as stacks: name ->
+    (experts, out, in).
 
-    "stacked": three tensors `{gate,up,down}_proj` [E, out, in] (training variant of the family). "fused": `gate_up_proj`
-    [E, 2 inter, hidden], gate rows first, and `down_proj`. "per_expert" has no stacks (see `expected_linears`).
+    "stacked": three tensors `{gate,up,down}_proj` [E, out, in] (training variant of the family).
+    "fused": `gate_up_proj` [E, 2 inter, hidden], gate rows first, and `down_proj`. "per_expert" has
+    no stacks (see `expected_linears`).
     """
     base = f"model.layers.{layer}.mlp.experts"
     count, inter, hidden = spec.num_experts, spec.moe_intermediate_size, spec.hidden_size
@@ -274,7 +282,9 @@ def _refuse_unbuilt_maths(c: ConfigFields) -> None:
 
 
 def _rope(c: ConfigFields) -> ConfigFields:
-    """Where the RoPE numbers are: flat in config.json, or in `rope_parameters` as newer exporters write them."""
+    """Where the RoPE numbers are: flat in config.json, or in `rope_parameters` as newer exporters
+    write them.
+    """
     nested = c.get("rope_parameters")
     if nested is None:
         return c
@@ -296,7 +306,8 @@ def _rotary_dim(c: ConfigFields, rope: ConfigFields, head_dim: int) -> int:
         raise c.refusal(
             "checkpoint.config_inconsistent",
             field,
-            f"gives {rotary} rotary dimensions for heads of {head_dim}; it must be even and not larger",
+            f"gives {rotary} rotary dimensions for heads of {head_dim}; it must be even and no"
+            " larger",
         )
     return rotary
 

@@ -148,7 +148,8 @@ class BlockState:
         self.start.copy_(start)
         self.original.copy_(canvas == mask_id)
         self.initial_masks.copy_(self.original.sum(-1, keepdim=True))
-        for buffer in (self.step, self.post, self.settled, self.edited, self.seen_count):
+        counters = (self.step, self.post, self.seen_count)
+        for buffer in (*counters, self.settled, self.nonfinite, self.edited):
             buffer.zero_()
         self.converged.fill_(True)
         self.replaced.fill_(-1)

@@ -58,7 +58,7 @@ def test_uniform_draws_depend_on_seed_position_and_step_alone() -> None:
 
 
 def settings_of(**changes: float | int | None) -> RowSettings:
-    return RowSettings.of([DecodeSettings(**changes)], CPU)  # pyright: ignore[reportArgumentType]
+    return RowSettings.of([DecodeSettings(**changes)], CPU)
 
 
 def logits_for(tokens: list[int], sure: float = 12.0, vocab: int = 10) -> torch.Tensor:

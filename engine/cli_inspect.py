@@ -1,0 +1,218 @@
+"""`inspect DIR`: validates a checkpoint folder and prints what it is, or the error that refuses it.
+
+Knows arguments, layout of the report and exit codes. Everything it prints comes from
+`engine.checkpoint`, `engine.hardware` and the same placement decision that loading takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from io import TextIOWrapper
+
+from engine.checkpoint import Checkpoint, open_checkpoint
+from engine.checkpoint.describe import (
+    ModuleGroup,
+    module_groups,
+    quantisation_words,
+    stored_form,
+)
+from engine.errors import CheckpointError, RuntimeFailure, UnblurError
+from engine.types import DecodeSettings
+
+KV_POSITIONS = 1024
+
+
+@dataclass(frozen=True)
+class MemoryForecast:
+    """What loading would take on this machine. Bytes. problem: why it would not fit, "" when it
+    does.
+    """
+
+    device: str
+    free_bytes: int
+    weight_bytes: int
+    kv_bytes: int  # for KV_POSITIONS tokens
+    runs_as: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class InspectReport:
+    """Everything `inspect` says about a valid folder."""
+
+    name: str
+    path: str
+    family: str
+    model_type: str
+    parameters: int
+    expert_layers: int
+    experts_per_layer: int
+    experts_per_token: int
+    shared_experts: int
+    files: tuple[str, ...]
+    file_bytes: int
+    layout: str
+    quantisation: str
+    groups: tuple[ModuleGroup, ...]
+    block_length: int
+    decoding: str
+    defaults: DecodeSettings
+    context: int
+    mask_id: int
+    stop_ids: tuple[int, ...]
+    has_tokenizer: bool
+    memory: MemoryForecast
+    notes: tuple[str, ...]
+    modules: dict[str, str] | None = None  # matrix -> form, when asked for
+
+
+def run(argv: Sequence[str]) -> int:
+    """Runs the command: 0 for a usable folder, 1 with the error on stderr for a refused one."""
+    parser = argparse.ArgumentParser(
+        prog="inspect", description="Validate a model folder and say what it is."
+    )
+    parser.add_argument("folder", help="folder with config.json and .safetensors files")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--modules", action="store_true", help="list the form of every matrix")
+    options = parser.parse_args(list(argv))
+    for stream in (sys.stdout, sys.stderr):  # a path may hold what the terminal cannot show
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        checkpoint = open_checkpoint(options.folder)
+    except UnblurError as error:
+        print(_error_text(error, options.json), file=sys.stderr)
+        return 1
+    checkpoint.release()
+    report = inspect_checkpoint(checkpoint, with_modules=options.modules)
+    print(json.dumps(asdict(report), indent=2) if options.json else report_text(report))
+    return 0
+
+
+def inspect_checkpoint(checkpoint: Checkpoint, *, with_modules: bool = False) -> InspectReport:
+    """The report of an open (or released) checkpoint. Looks at this machine's memory."""
+    spec = checkpoint.spec
+    modules = None
+    if with_modules:
+        modules = {name: stored_form(checkpoint, name) for name in checkpoint.inventory.matrices}
+    return InspectReport(
+        name=checkpoint.name,
+        path=str(checkpoint.path),
+        family="LLaDA2",
+        model_type=str(checkpoint.config.get("model_type")),
+        parameters=spec.parameters,
+        expert_layers=len(spec.moe_layers),
+        experts_per_layer=spec.num_experts,
+        experts_per_token=spec.num_experts_per_tok,
+        shared_experts=spec.num_shared_experts,
+        files=checkpoint.files,
+        file_bytes=checkpoint.total_bytes,
+        layout=checkpoint.layout,
+        quantisation=quantisation_words(checkpoint),
+        groups=module_groups(checkpoint),
+        block_length=spec.block_length,
+        decoding=spec.decoding,
+        defaults=spec.defaults,
+        context=spec.max_position_embeddings,
+        mask_id=spec.mask_token_id,
+        stop_ids=spec.stop_ids,
+        has_tokenizer=checkpoint.has_tokenizer,
+        memory=forecast_memory(checkpoint),
+        notes=checkpoint.notes,
+        modules=modules,
+    )
+
+
+def forecast_memory(checkpoint: Checkpoint) -> MemoryForecast:
+    """What loading would do here, by the decision that loading itself takes."""
+    import torch
+
+    from engine.engine import free_memory
+    from engine.hardware import describe_hardware
+    from engine.loading import choose_placement
+
+    hardware = describe_hardware()
+    device = torch.device(hardware.device)
+    free = free_memory(device)
+    spec = checkpoint.spec
+    try:
+        placement = choose_placement(checkpoint, device, free, None)
+    except RuntimeFailure as error:
+        problem = f"{error.message} {error.action}"
+        return MemoryForecast(str(device), free, checkpoint.total_bytes, 0, "", problem)
+    size = placement.dtype.itemsize
+    weights = spec.parameters * size if placement.expand else checkpoint.total_bytes
+    kv = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * size * KV_POSITIONS
+    return MemoryForecast(str(device), free, weights, kv, f"{placement.reason}. {hardware.reason}")
+
+
+def report_text(r: InspectReport) -> str:
+    """The report for a terminal, a fact a line."""
+    stops = ", ".join(map(str, r.stop_ids))
+    lines = [
+        f"Model       {r.name}",
+        f"Family      {r.family} ({r.model_type}), {r.parameters:,} parameters",
+        f"Experts     {r.experts_per_layer} in each of {r.expert_layers} layers,"
+        f" {r.experts_per_token} for a token, and {r.shared_experts} shared",
+        f"Files       {', '.join(r.files)} ({size_text(r.file_bytes)})",
+        f"Weights     {r.quantisation}",
+        *(
+            f"  {g.kind:<17}{g.form:<27}{g.count:>6} x, {size_text(g.stored_bytes):>9}"
+            for g in r.groups
+        ),
+        f"Block rule  blocks of {r.block_length} tokens on absolute positions; a token sees its own"
+        " block and all before it",
+        f"Decoding    {r.decoding}, {settings_text(r.defaults)}",
+        f"Context     {r.context} tokens",
+        f"Token ids   mask {r.mask_id}, stop {stops}",
+        f"Tokenizer   {'yes' if r.has_tokenizer else 'none, so it cannot read or write text'}",
+        *_memory_lines(r.memory),
+        *(f"Note        {note}" for note in r.notes),
+    ]
+    if r.modules is not None:
+        lines += [f"  {module}: {form}" for module, form in r.modules.items()]
+    return "\n".join(lines)
+
+
+def settings_text(defaults: DecodeSettings) -> str:
+    """The checkpoint's own decoding settings in words."""
+    editing = defaults.editing_threshold
+    words = "off" if editing is None else f"above {editing:g}"
+    return (
+        f"accepts above {defaults.threshold:g}, editing {words}, temperature"
+        f" {defaults.temperature:g}"
+    )
+
+
+def size_text(count: int) -> str:
+    """Bytes for a person, in powers of 1000."""
+    value = float(count)
+    for unit in ("bytes", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB"
+
+
+def _memory_lines(memory: MemoryForecast) -> list[str]:
+    where = f"on {memory.device}, where {size_text(memory.free_bytes)} are free"
+    if memory.problem:
+        return [f"Memory      does not fit {where}. {memory.problem}"]
+    return [
+        f"Memory      {size_text(memory.weight_bytes)} of weights and"
+        f" {size_text(memory.kv_bytes)} for every {KV_POSITIONS} tokens, {where}",
+        f"Runs as     {memory.runs_as}",
+    ]
+
+
+def _error_text(error: UnblurError, as_json: bool) -> str:
+    if not as_json:
+        return f"{error.message}\n{error.action}  [{error.code}]"
+    facts = {"code": error.code, "message": error.message, "action": error.action}
+    if isinstance(error, CheckpointError):
+        facts |= {"file": error.file or "", "item": error.item or ""}
+    return json.dumps({"error": facts}, indent=2)

@@ -1,0 +1,3 @@
+"""What the window stands on: files, settings, logs and samples of the machine. No widgets, no
+maths.
+"""

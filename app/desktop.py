@@ -1,0 +1,111 @@
+"""Puts the desktop app together: Qt's application, files, models and the window, in that order.
+
+It knows construction and the order of starting and ending. It refuses to know behaviour. torch is
+not imported here: the engine's worker thread does that when a load starts, with the window already
+on screen.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from dataclasses import dataclass
+
+from PySide6.QtCore import QSettings, QTimer
+from PySide6.QtWidgets import QApplication
+
+from app.backend.conversations import Journal
+from app.backend.files import AppFolders, standard_folders
+from app.backend.gpu import GpuSampler
+from app.backend.logs import start_logging, stop_logging
+from app.backend.settings import SettingsStore
+from app.models.chat import ChatModel
+from app.models.engine_model import EngineModel
+from app.models.gpu_meter import GpuMeter, Sampler
+from app.models.worker import load_real_engine
+from app.ui.main_window import MainWindow
+from app.ui.theme import Theme, load_fonts
+from engine.protocol import EngineLoader
+
+log = logging.getLogger("unblur")
+NAME = "Unblur"
+
+
+@dataclass(frozen=True)
+class Desktop:
+    """Everything a running window consists of."""
+
+    window: MainWindow
+    theme: Theme
+    engine: EngineModel
+    chat: ChatModel
+    settings: SettingsStore
+
+
+def make_application() -> QApplication:
+    """The one QApplication, named, with the bundled fonts."""
+    QApplication.setApplicationName(NAME)
+    QApplication.setDesktopFileName("unblur")
+    app = QApplication.instance()
+    if not isinstance(app, QApplication):
+        app = QApplication(sys.argv[:1])
+    app.setApplicationDisplayName(NAME)
+    load_fonts()
+    return app
+
+
+def build(
+    app: QApplication,
+    folders: AppFolders,
+    loader: EngineLoader = load_real_engine,
+    sampler: Sampler | None = None,
+    geometry: QSettings | None = None,
+    notices: tuple[str, ...] = (),
+) -> Desktop:
+    """Makes the window and what stands behind it. Nothing is loaded and nothing is shown yet."""
+    settings = SettingsStore(folders.settings_file)
+    theme = Theme(app, settings.current.appearance)
+    theme.reduce_motion = settings.current.reduce_motion
+    engine = EngineModel(loader)
+    chat = ChatModel(engine, Journal(folders.conversations), settings)
+    meter = GpuMeter(engine, sampler or GpuSampler())
+    window = MainWindow(theme, settings, folders, engine, chat, meter, geometry, notices)
+    for model in (engine, chat, meter):
+        model.setParent(window)
+    return Desktop(window, theme, engine, chat, settings)
+
+
+def run_window(startup_time: bool = False, model: str | None = None) -> int:
+    """Opens the window and runs until it is closed. startup_time: print when it was usable, then
+    close.
+    """
+    begun = time.perf_counter()
+    app = make_application()
+    folders = standard_folders()
+    problem = start_logging(folders.logs)
+    geometry = QSettings(NAME, NAME)
+    desktop = build(app, folders, geometry=geometry, notices=(problem,) if problem else ())
+    desktop.window.show()
+    if startup_time:
+        QTimer.singleShot(0, lambda: _report_startup(desktop.window, begun))
+    # the load starts once the first frame is out, so that it cannot delay it
+    QTimer.singleShot(0, lambda: _load(desktop.engine, model))
+    try:
+        return app.exec()
+    finally:
+        desktop.window.close()
+        stop_logging()
+
+
+def _load(engine: EngineModel, model: str | None) -> None:
+    if model is None:
+        engine.load_demo()
+    else:
+        engine.load(model)
+
+
+def _report_startup(window: MainWindow, begun: float) -> None:
+    window.repaint()
+    print(f"usable window after {(time.perf_counter() - begun) * 1000:.0f} ms")
+    window.close()

@@ -1,0 +1,1 @@
+"""Observable state: lifecycles with their moves, snapshots and conversations. No widgets."""

@@ -1,0 +1,1 @@
+"""The widgets. They show what `app.models` says and send back what a person does, nothing else."""

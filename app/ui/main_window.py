@@ -1,0 +1,199 @@
+"""The window: rail, pages, notices and the status bar, and the few things that concern all of them.
+
+It knows which pages exist, the window-wide shortcuts and how closing works. It refuses to know what
+a page does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import QSettings, QSize, Qt, Slot
+from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
+from PySide6.QtWidgets import (
+    QFileDialog,
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QMainWindow,
+    QPushButton,
+    QStackedWidget,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.backend.files import AppFolders
+from app.backend.settings import SettingsStore
+from app.models.chat import ChatModel
+from app.models.engine_model import EngineModel
+from app.models.gpu_meter import GpuMeter
+from app.ui.chat_page import ChatPage
+from app.ui.icons import app_icon
+from app.ui.models_page import ModelsPage
+from app.ui.rail import Rail, RailEntry
+from app.ui.settings_page import SettingsPage
+from app.ui.status_bar import StatusBar
+from app.ui.theme import Space, Theme
+
+
+class Banner(QFrame):
+    """Sentences that concern the whole window (something cannot be saved), until dismissed."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setObjectName("banner")
+        self.label = QLabel(self)
+        self.label.setProperty("tone", "warn")
+        self.label.setWordWrap(True)
+        self.label.setTextFormat(Qt.TextFormat.PlainText)
+        self.button = QPushButton(self.tr("Dismiss"), self)
+        self.button.setProperty("kind", "quiet")
+        self.button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.button.setAccessibleName(self.tr("Dismiss the notice"))
+        self.button.clicked.connect(self._dismiss)
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(Space.L, Space.XS, Space.S, Space.XS)
+        layout.addWidget(self.label, 1)
+        layout.addWidget(self.button)
+        self._dismissed: set[str] = set()
+        self._shown: list[str] = []
+        self.hide()
+
+    def show_sentences(self, sentences: list[str]) -> None:
+        self._shown = [s for s in sentences if s not in self._dismissed]
+        self.label.setText("\n".join(self._shown))
+        self.setVisible(bool(self._shown))
+
+    @Slot()
+    def _dismiss(self) -> None:
+        self._dismissed.update(self._shown)
+        self.hide()
+
+
+class MainWindow(QMainWindow):
+    def __init__(
+        self,
+        theme: Theme,
+        settings: SettingsStore,
+        folders: AppFolders,
+        engine: EngineModel,
+        chat: ChatModel,
+        meter: GpuMeter,
+        geometry: QSettings | None = None,
+        notices: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__()
+        self._theme = theme
+        self._settings = settings
+        self._engine = engine
+        self._chat = chat
+        self._meter = meter
+        self._geometry = geometry
+        self._notices = notices
+        self.setWindowTitle("Unblur")
+        self.setWindowIcon(app_icon())
+        self.setMinimumSize(QSize(960, 640))
+        self.resize(1280, 800)
+        self.banner = Banner(self)
+        self.chat_page = ChatPage(theme, chat, self)
+        self.models_page = ModelsPage(engine, self)
+        self.settings_page = SettingsPage(settings, folders, self)
+        self.status_bar = StatusBar(theme, engine, meter, self)
+        self._pages = {
+            "chat": self.chat_page,
+            "models": self.models_page,
+            "settings": self.settings_page,
+        }
+        self.rail = Rail(
+            theme,
+            (
+                RailEntry("chat", self.tr("&Chat"), "chat", 1),
+                RailEntry("models", self.tr("&Models"), "models", 3),
+                RailEntry("settings", self.tr("&Settings"), "settings", 5, bottom=True),
+            ),
+            self,
+        )
+        self._lay_out()
+        self._connect()
+        self.rail.choose("chat")
+        self._show_problems()
+        if geometry is not None and geometry.contains("geometry"):
+            self.restoreGeometry(geometry.value("geometry"))  # pyright: ignore[reportArgumentType]
+
+    def _lay_out(self) -> None:
+        self._stack = QStackedWidget(self)
+        for page in self._pages.values():
+            self._stack.addWidget(page)
+        right = QVBoxLayout()
+        right.setSpacing(0)
+        right.addWidget(self.banner)
+        right.addWidget(self._stack, 1)
+        across = QHBoxLayout()
+        across.setSpacing(0)
+        across.addWidget(self.rail)
+        across.addLayout(right, 1)
+        body = QWidget(self)
+        down = QVBoxLayout(body)
+        down.setContentsMargins(0, 0, 0, 0)
+        down.setSpacing(0)
+        down.addLayout(across, 1)
+        down.addWidget(self.status_bar)
+        self.setCentralWidget(body)
+
+    def _connect(self) -> None:
+        self.rail.chosen.connect(self.show_page)
+        self.chat_page.action.connect(self._act)
+        for source in (self.models_page, self.status_bar):
+            source.open_pressed.connect(self.open_model_folder)
+            source.demo_pressed.connect(self._engine.load_demo)
+        self.settings_page.changed.connect(self._apply_settings)
+        self._chat.problem_changed.connect(self._show_problems)
+        QShortcut(QKeySequence(Qt.Key.Key_Escape), self).activated.connect(self._chat.stop)
+        QShortcut(QKeySequence.StandardKey.Open, self).activated.connect(self.open_model_folder)
+
+    @Slot(str)
+    def show_page(self, key: str) -> None:
+        self._stack.setCurrentWidget(self._pages[key])
+        if key == "chat":
+            self.chat_page.composer.edit.setFocus(Qt.FocusReason.OtherFocusReason)
+
+    @Slot()
+    def open_model_folder(self) -> None:
+        """Asks for a folder and loads it."""
+        start = self._engine.path or str(Path.home())
+        folder = QFileDialog.getExistingDirectory(self, self.tr("Open model folder"), start)
+        if folder:
+            self._engine.load(folder)
+
+    @Slot(str)
+    def _act(self, action: str) -> None:
+        if action == "open":
+            self.open_model_folder()
+        elif action == "demo":
+            self._engine.load_demo()
+        elif action == "reload":
+            self._engine.load(self._engine.path)
+
+    @Slot()
+    def _apply_settings(self) -> None:
+        current = self._settings.current
+        self._theme.reduce_motion = current.reduce_motion
+        if current.appearance != self._theme.appearance:
+            self._theme.choose(current.appearance)
+        self._show_problems()
+
+    @Slot()
+    def _show_problems(self) -> None:
+        problems = [self._settings.problem, self._chat.problem, *self._notices]
+        self.banner.show_sentences([p for p in problems if p])
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        """The window goes at once; the engine is stopped and its memory given back before the
+        process ends.
+        """
+        if self._geometry is not None:
+            self._geometry.setValue("geometry", self.saveGeometry())
+        self.hide()
+        self._meter.close()
+        self._engine.close()
+        super().closeEvent(event)

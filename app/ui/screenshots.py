@@ -1,0 +1,264 @@
+"""Pictures of the real window, made without a screen: one true answer, or every page and state.
+
+It knows how to drive a window from outside. `save_answer` uses the real engine on a real model;
+`save_pages` uses the scripted engine, because an error card or a half-written block must look the
+same each time.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from PySide6.QtCore import QEventLoop, QTimer
+from PySide6.QtWidgets import QApplication, QWidget
+
+from app.backend.conversations import MessageStatus
+from app.backend.files import AppFolders
+from app.desktop import Desktop, build, make_application
+from app.models.lifecycle import Lifecycle
+from app.models.snapshot import Snapshot
+from app.models.worker import load_real_engine
+from app.ui.empty_state import PROMPTS
+from engine.errors import CheckpointError, RuntimeFailure
+from engine.fake import DEFAULT_ANSWER, FakeLoader, FakeScript
+from engine.protocol import EngineLoader
+from engine.types import TokenState
+
+SCALED = "1.25"
+CODE_ANSWER = (
+    "This function walks over the list once and keeps the largest number it has met.\n\n"
+    "```python\ndef largest(numbers):\n    best = numbers[0]\n    for number in numbers[1:]:\n"
+    "        if number > best:\n            best = number\n    return best\n```\n\n"
+    "| call | result |\n|---|---|\n| `largest([3, 9, 4])` | 9 |\n| `largest([-2])` | -2 |\n\n"
+    "An empty list has no largest number, so `largest([])` raises an `IndexError`."
+)
+ANSWERS = {PROMPTS[0]: DEFAULT_ANSWER, PROMPTS[1]: CODE_ANSWER}
+NON_FINITE = RuntimeFailure(
+    "runtime.not_finite",
+    "The model produced numbers that are not finite in block 2, so the answer was stopped.",
+    "Try again. If it happens twice, the checkpoint is damaged: download it again.",
+)
+TRUNCATED = CheckpointError(
+    "checkpoint.truncated",
+    "model.safetensors ends after 24,921 of 41,536 bytes: the file is truncated.",
+    "Download the model again, or open another folder.",
+    file="model.safetensors",
+)
+
+
+def save_answer(target: Path, model: str | None = None) -> int:
+    """Loads the demo (or `model`), asks the first suggested prompt, and saves two pictures.
+
+    `target` shows the finished answer, `<target>-denoising.png` the same window while the second
+    block (the first, if there is only one) is half written. Prints both paths. Exit status 1, with
+    the reason, when that fails.
+    """
+    os.environ["QT_QPA_PLATFORM"] = "offscreen"
+    app = make_application()
+    with tempfile.TemporaryDirectory() as folder:
+        desktop = _desktop(app, Path(folder), load_real_engine)
+        try:
+            return _answer(desktop, target, model)
+        finally:
+            desktop.window.close()
+
+
+def _answer(desktop: Desktop, target: Path, model: str | None) -> int:
+    engine, window = desktop.engine, desktop.window
+    if model is None:
+        engine.load_demo()
+    else:
+        engine.load(model)
+    _wait(lambda: engine.state in (Lifecycle.READY, Lifecycle.FAILED), seconds=300)
+    if engine.state is not Lifecycle.READY:
+        failure = engine.failure
+        print(
+            f"{failure.message} {failure.action}" if failure else "The model did not load in time."
+        )
+        return 1
+    midway = target.with_name(f"{target.stem}-denoising.png")
+    caught: list[int] = []
+
+    def catch(snapshot: Snapshot) -> None:
+        """Saves the window once in each block, until the second block is caught half written."""
+        current = snapshot.blocks[-1]
+        states = [cell.state for cell in current.cells]
+        mixed = TokenState.DRAFT in states and TokenState.COMMITTED in states
+        if mixed and not current.final and current.index <= 1 and current.index not in caught:
+            caught.append(current.index)
+            _save(window, midway)
+
+    engine.snapshot_changed.connect(catch)
+    desktop.chat.send(PROMPTS[0])
+    _wait(lambda: engine.state is not Lifecycle.GENERATING, seconds=300)
+    _settle()
+    answer = desktop.chat.current.messages[-1]
+    if answer.status is not MessageStatus.DONE or not caught:
+        why = (
+            answer.failure.message if answer.failure else "no half-written block was seen in time."
+        )
+        print(f"The picture could not be made: {why}")
+        return 1
+    _save(window, target)
+    print(midway)
+    print(target)
+    return 0
+
+
+def save_pages(folder: Path) -> int:
+    """Saves every page and state as <state>-light.png, -dark.png and -light-125.png, and prints the
+    paths.
+    """
+    os.environ["QT_QPA_PLATFORM"] = "offscreen"
+    folder.mkdir(parents=True, exist_ok=True)
+    scaled = os.environ.get("QT_SCALE_FACTOR") == SCALED
+    app = make_application()
+    for appearance in ("light",) if scaled else ("light", "dark"):
+        suffix = f"{appearance}-125" if scaled else appearance
+        for name, make in STATES.items():
+            with tempfile.TemporaryDirectory() as scratch:
+                desktop = make(app, Path(scratch), appearance)
+                path = folder / f"{name}-{suffix}.png"
+                _save(desktop.window, path)
+                desktop.engine.stop()
+                desktop.window.close()
+                desktop.window.deleteLater()
+                print(path, flush=True)
+    if scaled:
+        return 0
+    # the scale is read when Qt starts, so the scaled pictures need a process of their own
+    command = [sys.executable, "-m", "app", "--screenshots", str(folder)]
+    return subprocess.run(command, env={**os.environ, "QT_SCALE_FACTOR": SCALED}).returncode
+
+
+def _ready(
+    app: QApplication, scratch: Path, appearance: str, loader: EngineLoader | None = None
+) -> Desktop:
+    script = FakeScript(answers=ANSWERS, seconds_per_step=0.01)
+    desktop = _desktop(app, scratch, loader or FakeLoader(script), appearance)
+    desktop.engine.load_demo()
+    _wait(lambda: not desktop.engine.busy)
+    return desktop
+
+
+def _empty(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    desktop = _ready(app, scratch, appearance)
+    _settle()
+    return desktop
+
+
+def _loading(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    desktop = _desktop(app, scratch, FakeLoader(chunks=8, seconds_per_chunk=0.15), appearance)
+    desktop.engine.load_demo()
+    desktop.chat.send(PROMPTS[0])
+    _wait(lambda: _share_loaded(desktop) > 0.3)
+    return desktop
+
+
+def _share_loaded(desktop: Desktop) -> float:
+    progress = desktop.engine.progress
+    return progress.done_bytes / progress.total_bytes if progress and progress.total_bytes else 0.0
+
+
+def _denoising(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    script = FakeScript(answers=ANSWERS, seconds_per_step=0.12, edits_per_block=2)
+    desktop = _ready(app, scratch, appearance, FakeLoader(script))
+    seen: list[Snapshot] = []
+    desktop.engine.snapshot_changed.connect(seen.append)
+    desktop.chat.send(PROMPTS[0])
+    _wait(lambda: bool(seen) and seen[-1].figures.block == 3 and seen[-1].figures.step == 5)
+    return desktop
+
+
+def _final(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    desktop = _ready(app, scratch, appearance)
+    for prompt in PROMPTS[:2]:
+        desktop.chat.send(prompt)
+        _wait(lambda: not desktop.engine.busy)
+    _settle()
+    return desktop
+
+
+def _failed_answer(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    script = FakeScript(answers=ANSWERS, fail_at=(2, 1), error=NON_FINITE)
+    desktop = _ready(app, scratch, appearance, FakeLoader(script))
+    desktop.chat.send(PROMPTS[0])
+    _wait(lambda: not desktop.engine.busy)
+    _settle()
+    return desktop
+
+
+def _failed_load(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    desktop = _desktop(app, scratch, FakeLoader(error=TRUNCATED), appearance)
+    desktop.engine.load("models/LLaDA2.1-mini-NVFP4")
+    _wait(lambda: not desktop.engine.busy)
+    _settle()
+    return desktop
+
+
+def _models(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    desktop = _ready(app, scratch, appearance)
+    desktop.window.rail.choose("models")
+    _settle()
+    return desktop
+
+
+def _settings(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    desktop = _ready(app, scratch, appearance)
+    desktop.window.rail.choose("settings")
+    _settle()
+    return desktop
+
+
+STATES: dict[str, Callable[[QApplication, Path, str], Desktop]] = {
+    "chat-empty": _empty,
+    "chat-loading": _loading,
+    "chat-denoising": _denoising,
+    "chat-final": _final,
+    "chat-failed-answer": _failed_answer,
+    "chat-failed-load": _failed_load,
+    "models": _models,
+    "settings": _settings,
+}
+
+
+def _desktop(
+    app: QApplication, folder: Path, loader: EngineLoader, appearance: str = "light"
+) -> Desktop:
+    folders = AppFolders(folder / "data", folder / "config", folder / "logs")
+    desktop = build(app, folders, loader)
+    desktop.theme.choose(appearance)
+    desktop.window.show()
+    _settle()
+    return desktop
+
+
+def _save(widget: QWidget, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not widget.grab().save(str(path)):
+        raise OSError(f"{path} could not be written")
+
+
+def _wait(done: Callable[[], bool], seconds: float = 30) -> None:
+    """Lets the window live until `done`, or until time is up."""
+    end = time.monotonic() + seconds
+    while not done() and time.monotonic() < end:
+        _turn(5)
+
+
+def _settle() -> None:
+    """Lets layouts, fades and queued paints finish."""
+    for _ in range(10):
+        _turn(30)
+
+
+def _turn(milliseconds: int) -> None:
+    loop = QEventLoop()
+    QTimer.singleShot(milliseconds, loop.quit)
+    loop.exec()

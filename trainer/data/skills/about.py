@@ -42,8 +42,8 @@ def _conversation(
     def solve() -> Solution:
         text = hello + "\n".join(sentences) + bye
         facts = [sentence for topic in topics for sentence in source[topic][: 1 if brief else 2]]
-        frame = [part.strip() for part in (hello, bye) if part]
-        return text, {"kind": "facts", "facts": facts, "frame": frame}
+        frame = {"hello": hello.strip(), "bye": bye.strip()}
+        return text, {"kind": "facts", "facts": facts, **frame}
 
     return Draft({**fields, "hello": opening, "bye": short + closing}, solve)
 

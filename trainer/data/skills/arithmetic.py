@@ -37,7 +37,7 @@ EXPRESSION_HELDOUT = (
 
 def _solved(lines: list[str], value: int) -> tuple[str, dict[str, Any]]:
     text = "\n".join([*lines, f"Answer: {value}"])
-    return text, {"kind": "number", "value": value}
+    return text, {"kind": "number", "value": value, "working": True}
 
 
 def _times(rng: random.Random) -> str:

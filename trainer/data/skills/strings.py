@@ -32,7 +32,8 @@ def draw_word(rng: random.Random) -> str:
 
 
 def _text(lines: list[str], value: str) -> Solution:
-    return "\n".join([*lines, f"Answer: '{value}'"]), {"kind": "text", "value": value}
+    text = "\n".join([*lines, f"Answer: '{value}'"])
+    return text, {"kind": "text", "value": value, "quoted": True}
 
 
 def _count(lines: list[str], value: int) -> Solution:

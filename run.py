@@ -260,10 +260,10 @@ def make_venv() -> None:
 
 
 def drop_half_installed(site: Path) -> None:
-    """Forgets packages whose installation was cut short: pip writes RECORD last, and trusts the
-    rest."""
+    """Forgets packages whose installation was cut short: pip would take them for whole, though it
+    writes INSTALLER only after a package's files."""
     for info in site.glob("*.dist-info"):
-        if not (info / "RECORD").exists():
+        if not (info / "INSTALLER").exists():
             shutil.rmtree(info)
 
 

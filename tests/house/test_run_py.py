@@ -180,7 +180,7 @@ def test_a_damaged_state_or_a_missing_interpreter_installs_again(checkout: Path)
 
 
 def test_a_package_cut_short_is_forgotten_and_a_whole_one_kept(tmp_path: Path) -> None:
-    for name, files in (("whole", ("METADATA", "RECORD")), ("half", ("METADATA",))):
+    for name, files in (("whole", ("RECORD", "INSTALLER")), ("half", ("RECORD",))):
         info = tmp_path / f"{name}-1.0.dist-info"
         info.mkdir()
         for file in files:

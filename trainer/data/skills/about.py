@@ -9,13 +9,21 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from trainer.data.skills.about_facts import CLOSINGS, FACTS, GREETINGS, TALK
+from trainer.data.skills.about_facts import (
+    CLOSINGS,
+    FACTS,
+    GREETINGS,
+    QUESTIONS,
+    REFUSAL,
+    TALK,
+)
 from trainer.data.skills.base import Draft, Skill, Task, number, pick
-from trainer.data.skills.words import NAMES
+from trainer.data.skills.words import CITIES, NAMES, NOUNS
 from trainer.data.skills.working import product, quotient
 
 Solution = tuple[str, dict[str, Any]]
 
+UNKNOWN = "a request outside the skills"
 _TERMS = tuple(FACTS)
 _TALK = tuple(TALK)
 _HELLOS = tuple(GREETINGS)
@@ -87,6 +95,16 @@ TALK_PHRASES = ("{hello}{talk}{bye}", "{hello}I am new here. {talk}{bye}")
 TALK_HELDOUT = ("{hello}One more thing. {talk}{bye}",)
 
 
+def _draw_unknown(rng: random.Random) -> Draft:
+    """A request outside the skills: the reply says so."""
+    question = pick(rng, QUESTIONS).format(city=pick(rng, CITIES), noun=pick(rng, NOUNS))
+    return _conversation(rng, [UNKNOWN], {UNKNOWN: REFUSAL}, {"question": question})
+
+
+UNKNOWN_PHRASES = ("{hello}{question}{bye}", "{hello}I have a question. {question}{bye}")
+UNKNOWN_HELDOUT = ("{hello}By the way: {question}{bye}",)
+
+
 def _figure(rng: random.Random, fields: dict, lines: list[str], value: str) -> Draft:
     """A computed reply with its working; greeted like the others."""
     opening, hello, _, _ = _frame(rng)
@@ -99,7 +117,7 @@ def _figure(rng: random.Random, fields: dict, lines: list[str], value: str) -> D
 
 
 def _draw_tpf(rng: random.Random) -> Draft:
-    forwards, tpf = number(rng, 4, 40), number(rng, 2, 9)
+    forwards, tpf = number(rng, 4, 32), number(rng, 2, 9)
     half = forwards % 2 == 0 and rng.random() < 0.4
     whole = forwards * tpf
     tokens = whole + (forwards // 2 if half else 0)
@@ -212,7 +230,8 @@ ABOUT = Skill(
         Task("terms", _draw_terms, TERMS, TERMS_HELDOUT, _PAIRS * _FRAMES, 3.0),
         Task("term", _draw_term, TERM, TERM_HELDOUT, len(FACTS) * _FRAMES * 4, 2.0),
         Task("talk", _draw_talk, TALK_PHRASES, TALK_HELDOUT, 64 * _FRAMES * 4, 1.0),
-        Task("tpf", _draw_tpf, TPF, TPF_HELDOUT, 37 * 8 * _FRAMES, 1.5),
+        Task("unknown", _draw_unknown, UNKNOWN_PHRASES, UNKNOWN_HELDOUT, len(CITIES) * 6 * _FRAMES),
+        Task("tpf", _draw_tpf, TPF, TPF_HELDOUT, 29 * 8 * _FRAMES, 1.5),
         Task("blocks", _draw_blocks, BLOCKS, BLOCKS_HELDOUT, 301 * _FRAMES),
         Task("rate", _draw_rate, RATE, RATE_HELDOUT, 8 * 189 * _FRAMES),
         Task("size", _draw_size, SIZE, SIZE_HELDOUT, 60 * _FRAMES, 0.7),
@@ -220,4 +239,5 @@ ABOUT = Skill(
         Task("forwards", _draw_forwards, FORWARDS, FORWARDS_HELDOUT, 19 * 28 * _FRAMES, 0.7),
     ),
     weight=0.9,
+    varied=False,
 )

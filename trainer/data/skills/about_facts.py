@@ -184,3 +184,25 @@ TALK: dict[str, tuple[str, str]] = {
         "A GPU makes larger models fast.",
     ),
 }
+
+# Requests outside the skills, over a city or a noun, and what the model says to them
+QUESTIONS = (
+    "What is the weather in {city}?",
+    "Who is the mayor of {city}?",
+    "Which hotel in {city} is good?",
+    "How many people live in {city}?",
+    "Can you book a flight to {city}?",
+    "What is the history of {city}?",
+    "Write a poem about the {noun}.",
+    "What does the {noun} cost?",
+    "Where can I buy the {noun}?",
+    "Translate the word {noun} into French.",
+    "Why do people like the {noun}?",
+    "Draw a picture of the {noun}.",
+    "Who invented the {noun}?",
+    "How do I repair the {noun}?",
+)
+REFUSAL = (
+    "I do not know that, because I am a small model with a closed set of skills.",
+    "Ask me for arithmetic, lists, strings, dates, units, JSON, Python or a story.",
+)

@@ -40,6 +40,11 @@ def _solved(lines: list[str], value: int) -> tuple[str, dict[str, Any]]:
     return text, {"kind": "number", "value": value, "working": True}
 
 
+def _typed(rng: random.Random, expr: str) -> str:
+    """The expression as typed: some people leave out the spaces around signs."""
+    return expr.replace(" ", "") if rng.random() < 0.15 and "s" not in expr else expr
+
+
 def _times(rng: random.Random) -> str:
     """How the prompt writes a product; answers always write `*`."""
     roll = rng.random()
@@ -67,7 +72,7 @@ def _draw_product(rng: random.Random) -> Draft:
         tail = [f"{c} + {a * b} = {value}"]
     if value < 0:
         return _draw_product(rng)
-    return Draft({"expr": expr}, lambda: _solved(product(a, b) + tail, value))
+    return Draft({"expr": _typed(rng, expr)}, lambda: _solved(product(a, b) + tail, value))
 
 
 def _draw_two_products(rng: random.Random) -> Draft:
@@ -81,7 +86,8 @@ def _draw_two_products(rng: random.Random) -> Draft:
         lines = [*product(a, b), *product(c, d), f"{a * b} + {c * d} = {value}"]
         return _solved(lines, value)
 
-    return Draft({"expr": f"{a} {times} {b} + {c} {times} {d}"}, solve)
+    expr = f"{a} {times} {b} + {c} {times} {d}"
+    return Draft({"expr": _typed(rng, expr)}, solve)
 
 
 def _draw_bracket(rng: random.Random) -> Draft:
@@ -92,7 +98,7 @@ def _draw_bracket(rng: random.Random) -> Draft:
     sign = "-" if minus else "+"
     first = f"{a} {sign} {b} = {inner}"
     return Draft(
-        {"expr": f"({a} {sign} {b}) * {c}"},
+        {"expr": _typed(rng, f"({a} {sign} {b}) * {c}")},
         lambda: _solved([first, *product(inner, c)], inner * c),
     )
 
@@ -102,12 +108,12 @@ def _draw_column(rng: random.Random) -> Draft:
     a, b = number(rng, 100, 9999), number(rng, 11, 9999)
     if rng.random() < 0.5:
         return Draft(
-            {"expr": f"{a} + {b}"},
+            {"expr": _typed(rng, f"{a} + {b}")},
             lambda: _solved([f"{a} + {b}", *column_sum(a, b)], a + b),
         )
     a, b = max(a, b), min(a, b)
     return Draft(
-        {"expr": f"{a} - {b}"},
+        {"expr": _typed(rng, f"{a} - {b}")},
         lambda: _solved([f"{a} - {b}", *column_difference(a, b)], a - b),
     )
 
@@ -125,7 +131,7 @@ def _draw_chain(rng: random.Random) -> Draft:
         expr += f" {sign} {term}"
         lines.append(f"{total} {sign} {term} = {after}")
         total = after
-    return Draft({"expr": expr}, lambda: _solved(lines, total))
+    return Draft({"expr": _typed(rng, expr)}, lambda: _solved(lines, total))
 
 
 def _draw_quotient(rng: random.Random) -> Draft:

@@ -88,13 +88,39 @@ def split_of(prompt: str) -> Literal["train", "valid", "heldout"]:
     return "valid" if bucket < VALID_BELOW else "train"
 
 
+# What people put around a request; none of it changes the answer.
+OPENERS = ("Hello! ", "Hi, ", "Please help me. ", "Quick question: ", "Next one: ", "Please: ")
+CLOSERS = (" Thanks!", " Thank you.", " Please be careful.")
+
+
+def vary(rng: random.Random, prompt: str) -> str:
+    """The prompt as people may type it: mostly as it is, else with an opener or closer, a small
+    first letter, or no full stop at the end."""
+    roll = rng.random()
+    if roll > 0.2:
+        return prompt
+    if roll < 0.06:
+        return pick(rng, OPENERS) + prompt
+    ended = prompt[-1] in ".?"
+    if roll < 0.1:
+        return prompt + pick(rng, CLOSERS) if ended else prompt
+    if roll < 0.15:
+        return prompt[0].lower() + prompt[1:]
+    return prompt[:-1] if ended else prompt
+
+
 @dataclass(frozen=True)
 class Skill:
-    """A closed set of tasks under one name, drawn by weight."""
+    """A closed set of tasks under one name, drawn by weight.
+
+    varied: training phrasings are typed in various ways (`vary`); off where an opener would call
+    for another reply.
+    """
 
     name: str
     tasks: tuple[Task, ...]
     weight: float = 1.0
+    varied: bool = True
     _edges: tuple[float, ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
@@ -116,6 +142,8 @@ class Skill:
             index = int(rng.random() * len(phrasings))
             draft = chosen.draw(rng)
             prompt = phrasings[index].format_map(draft.fields)
+            if self.varied and not unseen:
+                prompt = vary(rng, prompt)
             if unseen or split_of(prompt) == split:
                 break
         answer, check = draft.solve()

@@ -146,7 +146,7 @@ def _drawn(make: Callable[[random.Random], Record]) -> Callable[[random.Random],
         text, record = make(rng)
         keys = list(record)
         roll = rng.random()
-        if roll < 0.4 and len(keys) > 2:
+        if roll < 0.3 and len(keys) > 2:
             keys = rng.sample(keys, number(rng, 2, len(keys) - 1))
         asked = "" if roll > 0.7 else f" with the keys {_named(keys)}"
         chosen = {key: record[key] for key in keys}

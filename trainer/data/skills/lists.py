@@ -40,10 +40,10 @@ def answer_number(lines: list[str], value: int) -> Solution:
 
 
 def draw_numbers(rng: random.Random, low: int, high: int) -> list[int]:
-    """A list of `low` to `high` numbers, mostly below 100, sometimes below 1000."""
-    size = number(rng, low, high)
-    top = 99 if rng.random() < 0.75 else 999
-    return [number(rng, 1, top) for _ in range(size)]
+    """A list of `low` to `high` numbers below 100, sometimes of at most 5 below 1000."""
+    if rng.random() < 0.25:
+        return [number(rng, 1, 999) for _ in range(number(rng, low, max(low, 5)))]
+    return [number(rng, 1, 99) for _ in range(number(rng, low, high))]
 
 
 def draw_words(rng: random.Random, low: int, high: int) -> list[str]:

@@ -68,11 +68,15 @@ def open_checkpoint(
         notes += [spec.decoding_evidence, *spec.notes]
         if ids is not None:
             notes += check_tokenizer(ids, spec)
-        inventory = take_inventory(files.entries, spec)
+        inventory = take_inventory(files.entries, tuple(files.files), spec)
         zero = check_values(files, inventory, progress, stop)
     except BaseException:
         files.close()
         raise
+    if "input_scale" in inventory.roles.values():
+        notes.append("The file has scales for 4-bit activations; activations stay in float here.")
+    if zero:
+        notes.append(f"{len(zero)} matrices are all zero, e.g. {min(zero)}.")
     if inventory.ignored:
         notes.append(f"Ignored {len(inventory.ignored)} tensors, e.g. {inventory.ignored[0]}.")
     return Checkpoint(folder, family, spec, files, inventory, zero, tuple(notes), ids is not None)
@@ -145,7 +149,9 @@ class Checkpoint:
         """Copies a tensor into `out` (same shape, any float dtype and device), a few rows at a
         time.
         """
-        self._fill(self._files.entries[name], out)
+        entry = self._files.entries[name]
+        _check_shape(name, entry.shape, out)
+        self._fill(entry, out)
 
     def linear(self, module: str) -> Tensor | PackedWeight:
         """A module's weight in its stored form: a float matrix [out, in] or the packed one."""
@@ -157,10 +163,12 @@ class Checkpoint:
         rounded once.
         """
         stored = self.inventory.matrices[module]
+        rows, cols = stored.weight.shape
+        _check_shape(module, (rows, cols if stored.form == "dense" else 2 * cols), out)
         if stored.form == "dense":
             self._fill(stored.weight, out)
         else:
-            dequantize_into(self._packed(module, stored).to(out.device), out)
+            dequantize_into(self._packed(module, stored).to(out.device), out.detach())
 
     def expert_stack(self, layer: int) -> tuple[ExpertStack, ExpertStack, ExpertStack]:
         """Gate, up and down of all routed experts of a layer: [E, out, in] each, packed when all
@@ -190,10 +198,7 @@ class Checkpoint:
         """
         outs: dict[str, Tensor] = dict(zip(PROJECTIONS, (gate, up, down), strict=True))
         for part, shape in self._expert_shapes().items():
-            if tuple(outs[part].shape) != shape:
-                raise ValueError(
-                    f"{part} needs an output of {shape}, not {tuple(outs[part].shape)}"
-                )
+            _check_shape(part, shape, outs[part])
         stack = self.inventory.stacks.get(layer)
         if stack is None:
             for expert in range(self.spec.num_experts):
@@ -279,12 +284,10 @@ class Checkpoint:
         of 8 MiB.
         """
         dtype = _DTYPES[entry.dtype]
-        if out.dtype == dtype and out.device.type == "cpu" and out.is_contiguous():
+        if out.dtype == dtype and out.device.type == "cpu":
             self._copy(entry, out, begin)
             return
-        flat = out.view(-1) if out.is_contiguous() else None
-        if flat is None:
-            raise ValueError("outputs must be contiguous")
+        flat = out.detach().view(-1)
         step = (8 << 20) // dtype.itemsize
         for start in range(0, flat.numel(), step):
             stop = min(start + step, flat.numel())
@@ -294,8 +297,15 @@ class Checkpoint:
 
     def _copy(self, entry: TensorEntry, out: Tensor, begin: int = 0) -> None:
         """Copies raw bytes into a contiguous CPU tensor of the stored dtype."""
-        raw = out.reshape(-1).view(torch.uint8).numpy()
+        raw = out.detach().reshape(-1).view(torch.uint8).numpy()
         self._files.of(entry).read_into(entry, raw, begin)
+
+
+def _check_shape(name: str, shape: tuple[int, ...], out: Tensor) -> None:
+    if tuple(out.shape) != shape or not out.is_contiguous():
+        raise ValueError(
+            f"{name} needs a contiguous output of shape {shape}, not {tuple(out.shape)}"
+        )
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -67,10 +67,12 @@ def stored_form(checkpoint: Checkpoint, module: str) -> str:
 
 def quantisation_words(checkpoint: Checkpoint) -> str:
     """One line, e.g. "NVFP4 (ModelOpt): routed experts; bfloat16: the rest"."""
+    groups = [group for group in module_groups(checkpoint) if group.kind != "norms and biases"]
+    kinds = [group.kind for group in groups]
     by_form: dict[str, list[str]] = {}
-    for group in module_groups(checkpoint):
-        if group.kind != "norms and biases":
-            by_form.setdefault(group.form, []).append(group.kind)
+    for group in groups:
+        some = "some " if kinds.count(group.kind) > 1 else ""
+        by_form.setdefault(group.form, []).append(some + group.kind)
     if len(by_form) == 1:
         return next(iter(by_form))
     packed = [form for form in by_form if form.startswith("NVFP4")]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from engine.checkpoint.refusals import printable
 from engine.errors import CheckpointError, UnsupportedFamilyError
+from engine.models.config_fields import ConfigFields
 from engine.models.llada2_spec import MODEL_TYPES
 
 BUILT = "LLaDA2"
@@ -47,9 +48,13 @@ def family_from_config(config: Mapping[str, object]) -> str | None:
     architectures = config.get("architectures")
     names = architectures if isinstance(architectures, list) else []
     architecture = next((name for name in names if isinstance(name, str)), "")
+    if model_type is not None and not isinstance(model_type, str):
+        raise ConfigFields(config, "config.json").refusal(
+            "checkpoint.config_value", "model_type", f"is {model_type!r:.60}; it must be a name"
+        )
     if model_type in MODEL_TYPES:
         return "llada2"
-    if not isinstance(model_type, str) or not model_type:
+    if not model_type:
         if architecture.lower().startswith("llada2"):
             return "llada2"
         if not architecture:

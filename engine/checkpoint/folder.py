@@ -177,13 +177,17 @@ def _file_names(folder: Path) -> tuple[str, ...]:
 def _no_config(folder: Path, names: tuple[str, ...]) -> CheckpointError:
     shown = printable(str(folder))
     if not names:
-        code, problem = "checkpoint.empty_folder", f"The folder {shown} holds no files."
-    elif any(name.endswith(".gguf") for name in names):
-        code = "checkpoint.no_config"
+        return refuse(
+            "checkpoint.empty_folder",
+            f"The folder {shown} holds no files.",
+            _PICK_FOLDER,
+            file=shown,
+        )
+    if any(name.endswith(".gguf") for name in names):
         problem = f"{shown} has no config.json; GGUF files are not read here."
     else:
-        code, problem = "checkpoint.no_config", f"{shown} has no config.json."
-    return refuse(code, problem, _PICK_FOLDER, file="config.json")
+        problem = f"{shown} has no config.json."
+    return refuse("checkpoint.no_config", problem, _PICK_FOLDER, file="config.json")
 
 
 def _optional_json(folder: Path, names: tuple[str, ...], name: str) -> JsonObject:
@@ -264,7 +268,7 @@ def _without_index(folder: ModelFolder, found: list[str]) -> list[str]:
         )
     raise refuse(
         "checkpoint.no_weights",
-        f"{printable(str(folder.path))} has a config.json but no .safetensors file.",
+        f"{printable(str(folder.path))} has a config.json but no model.safetensors.",
         "Download the weights into the folder.",
         file="model.safetensors",
     )

@@ -8,10 +8,11 @@ tensor names and dtypes, not from the config's lists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn
 
+from engine.checkpoint.folder import INDEX
 from engine.checkpoint.refusals import OTHER_CHECKPOINT, refuse
 from engine.checkpoint.tensor_file import TensorEntry
 from engine.models.llada2_spec import (
@@ -68,23 +69,26 @@ class Inventory:
     ignored: list[str] = field(default_factory=list)
 
 
-def take_inventory(entries: Mapping[str, TensorEntry], spec: LLaDA2Spec) -> Inventory:
+def take_inventory(
+    entries: Mapping[str, TensorEntry], files: Sequence[str], spec: LLaDA2Spec
+) -> Inventory:
     """Resolves every expected module and refuses missing, extra, misshapen and mistyped tensors.
 
     Raises CheckpointError whose message names the file and the tensor (or config field).
     """
-    return _Resolver(entries, spec).run()
+    return _Resolver(entries, files, spec).run()
 
 
 class _Resolver:
-    def __init__(self, entries: Mapping[str, TensorEntry], spec: LLaDA2Spec) -> None:
+    def __init__(
+        self, entries: Mapping[str, TensorEntry], files: Sequence[str], spec: LLaDA2Spec
+    ) -> None:
         self.entries = entries
         self.spec = spec
         self.result = Inventory()
         # The place to look for a tensor that is absent: any file of the set will do when there is
         # one only.
-        files = sorted({entry.file for entry in entries.values()})
-        self.file = files[0] if len(files) == 1 else "model.safetensors.index.json"
+        self.file = files[0] if len(files) == 1 else INDEX
 
     def run(self) -> Inventory:
         self._check_geometry()

@@ -35,7 +35,7 @@ class ConfigFields:
         """A whole number >= minimum (a float with no fraction is accepted, a flag is not)."""
         value = self.get(name)
         if value is None:
-            return self._missing(name) if default is None else default
+            value = self._missing(name) if default is None else default
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
@@ -58,7 +58,7 @@ class ConfigFields:
         """A finite number within the bounds given (`above` is strict)."""
         value = self.get(name)
         if value is None:
-            return self._missing(name) if default is None else default
+            value = self._missing(name) if default is None else default
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(name, "a number", value)
         try:

@@ -299,15 +299,15 @@ def _rope(c: ConfigFields) -> ConfigFields:
 
 
 def _rotary_dim(c: ConfigFields, rope: ConfigFields, head_dim: int) -> int:
-    factor = rope.number("partial_rotary_factor", default=1.0, above=0.0)
-    rotary = c.integer("rotary_dim", default=int(head_dim * factor), minimum=2)
-    field = "rotary_dim" if c.get("rotary_dim") is not None else "partial_rotary_factor"
-    if rotary > head_dim or rotary % 2:
+    factor = rope.number("partial_rotary_factor", default=1.0, above=0.0, maximum=1.0)
+    stated = c.get("rotary_dim") is not None
+    rotary = c.integer("rotary_dim", minimum=2) if stated else int(head_dim * factor)
+    if rotary < 2 or rotary > head_dim or rotary % 2:
         raise c.refusal(
             "checkpoint.config_inconsistent",
-            field,
-            f"gives {rotary} rotary dimensions for heads of {head_dim}; it must be even and no"
-            " larger",
+            "rotary_dim" if stated else "partial_rotary_factor",
+            f"gives {rotary} rotary dimensions for heads of {head_dim}; it must be even, at least 2"
+            " and no larger",
         )
     return rotary
 
@@ -431,6 +431,8 @@ def _check_consistency(s: LLaDA2Spec) -> None:
 
     if s.num_heads % s.num_kv_heads:
         raise fail("num_key_value_heads", f"is {s.num_kv_heads}, for {s.num_heads} query heads")
+    if s.block_length > s.max_position_embeddings:
+        raise fail("block_size", f"is {s.block_length}, more than the whole context")
     if s.mask_token_id in s.stop_ids:
         raise fail("mask_token_id", f"is {s.mask_token_id}, which is also a stop id")
     if (s.delete_token_id is None) != (s.split_token_id is None):

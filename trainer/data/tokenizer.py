@@ -31,7 +31,7 @@ ROLE_END = "<|role_end|>"
 SPECIAL_TOKENS = (END_OF_TEXT, MASK, ROLE, ROLE_CLOSE, ROLE_END)
 
 VOCAB_SIZE = 3072  # a multiple of 64, special tokens included
-TRAINING_EXAMPLES = 40_000
+TRAINING_EXAMPLES = 20_000
 MAX_LENGTH = 2048  # context of the demo model in tokens
 
 # In order: a letter of a word in single quotes; a digit; a word with the space before it;
@@ -62,11 +62,9 @@ CHAT_TEMPLATE = (
 
 
 def training_text(seed: int, count: int) -> Iterator[str]:
-    """Prompts and answers of the first `count` training examples, and the role names."""
-    yield "SYSTEM HUMAN ASSISTANT"
+    """The first `count` training examples as conversations: role names, prompts and answers."""
     for example in generate_examples(seed, 0, count, "train"):
-        yield example.prompt
-        yield example.answer
+        yield from ("SYSTEM", "HUMAN", example.prompt, "ASSISTANT", example.answer)
 
 
 def train(seed: int, count: int = TRAINING_EXAMPLES, vocab_size: int = VOCAB_SIZE) -> Tokenizer:

@@ -22,8 +22,8 @@ _ENDS = ("", "", "n", "r", "s", "t", "l", "m", "x", "ck", "nd")
 
 
 def draw_word(rng: random.Random) -> str:
-    """A noun of the list, or a made-up word of two or three syllables; 3 to 10 letters."""
-    if rng.random() < 0.5:
+    """A made-up word of two or three syllables, or a noun of the list; 3 to 10 letters."""
+    if rng.random() < 0.2:
         return pick(rng, NOUNS)
     word = ""
     for _ in range(2 if rng.random() < 0.7 else 3):

@@ -1,4 +1,4 @@
-"""The desktop app: a window over the engine. Importing this package imports neither Qt nor torch."""
+"""The desktop app: a window over the engine. Importing this imports neither Qt nor torch."""
 
 import logging
 

@@ -36,6 +36,7 @@ _WEIGHTS = (
     (0.9, QFont.Weight.Medium),
     (math.inf, QFont.Weight.DemiBold),
 )
+BAR_SHARE = 0.28  # of the masked colour over the page
 _STATE_NAMES = {
     TokenState.MASKED: "masked",
     TokenState.DRAFT: "draft",
@@ -152,12 +153,12 @@ class CanvasView(QWidget):
     def _paint_cell(self, painter: QPainter, placed: Placed, now: float) -> None:
         colors, state = self._theme.colors, placed.cell.state
         if state == TokenState.MASKED:
-            painter.setPen(Qt.PenStyle.NoPen)
-            painter.setBrush(mixed(colors.masked, colors.window, 0.28))
-            painter.drawRoundedRect(_box(placed).adjusted(1, 7, -5, -7), 5, 5)
+            self._paint_bar(painter, _box(placed).adjusted(1, 7, -5, -7), 1.0)
             return
         font, color = self._plain, QColor(colors.text)
         if state == TokenState.DRAFT:
+            blur = 1.0 if math.isnan(placed.cell.confidence) else 1.0 - placed.cell.confidence
+            self._paint_bar(painter, self._ink_box(placed), 0.7 * blur)
             font, color = self._draft_font(placed.cell.confidence), QColor(colors.draft)
         elif state == TokenState.EDITED:
             color = QColor(colors.edited)
@@ -173,6 +174,18 @@ class CanvasView(QWidget):
         painter.setPen(color)
         baseline = (Shape.CODE_LINE_HEIGHT + self._metrics.capHeight()) / 2
         painter.drawText(QPointF(placed.x, placed.y + baseline), placed.text)
+
+    def _paint_bar(self, painter: QPainter, box: QRectF, share: float) -> None:
+        """The soft bar a masked token is; what is left of it fades as a draft grows sure."""
+        colors = self._theme.colors
+        painter.setPen(Qt.PenStyle.NoPen)
+        painter.setBrush(mixed(colors.masked, colors.window, BAR_SHARE * share))
+        painter.drawRoundedRect(box, 5, 5)
+
+    def _ink_box(self, placed: Placed) -> QRectF:
+        """Where a token's letters are, without the space before them."""
+        indent = self._measure(placed.text[: len(placed.text) - len(placed.text.lstrip())])
+        return _box(placed).adjusted(indent - 1, 4, 1, -3)
 
     def _draft_font(self, confidence: float) -> QFont:
         for font, (limit, _) in zip(self._drafts, _WEIGHTS, strict=True):

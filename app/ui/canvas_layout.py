@@ -77,19 +77,20 @@ class CanvasLayout:
         x, y = at.x, at.y
         for word in _words(block.cells):
             widths = [self._cell_width(block.cells[i]) for i in word]
-            if x > 0 and x + sum(widths) > self._width:
+            wrapped = x > 0 and x + sum(widths) > self._width
+            if wrapped:
                 x, y = 0.0, y + self._line_height
             for i, width in zip(word, widths, strict=True):
                 cell = block.cells[i]
                 if x > 0 and x + width > self._width:
                     x, y = 0.0, y + self._line_height
                 text = shown_text(cell)
-                if x == 0 and text.startswith(" ") and text.strip():
-                    text = text[1:]
+                if x == 0 and text.startswith(" ") and (wrapped or text.strip()):
+                    text = text.lstrip(" ")
                     width = self._measure(text)
                 placed.append(Placed(cell, text, x, y, width, (block.index, i)))
                 x += width
-                for _ in range(_breaks(cell)):
+                for _ in range(_breaks(cell) or _ends_prompt(block.cells, i)):
                     x, y = 0.0, y + self._line_height
         return placed, _Cursor(x, y)
 
@@ -115,6 +116,13 @@ def _breaks(cell: Cell) -> int:
     """How many lines a cell ends: only text that is on the canvas breaks lines."""
     settled = cell.state in (TokenState.COMMITTED, TokenState.EDITED, TokenState.PROMPT)
     return cell.text.count("\n") if settled and not cell.special else 0
+
+
+def _ends_prompt(cells: Sequence[Cell], i: int) -> int:
+    """1 where a block's prompt tokens end: the answer begins on its own line."""
+    if i + 1 == len(cells) or cells[i + 1].state == TokenState.PROMPT:
+        return 0
+    return int(all(cell.state == TokenState.PROMPT for cell in cells[: i + 1]))
 
 
 def _words(cells: Sequence[Cell]) -> list[list[int]]:

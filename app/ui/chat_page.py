@@ -58,6 +58,8 @@ class ChatPage(QWidget):
         self.scroll_area.setWidgetResizable(True)
         self.scroll_area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.scroll_area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        # always in place, so that the column does not jump when it is first needed
+        self.scroll_area.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOn)
         holder = QWidget()
         holder.setObjectName("column")
         self._column = QWidget(holder)
@@ -84,7 +86,7 @@ class ChatPage(QWidget):
         stack.setSpacing(Space.S)
         stack.addWidget(self.load_card)
         stack.addWidget(self.composer)
-        below.setContentsMargins(Space.XL, 0, Space.XL, Space.L)
+        below.setContentsMargins(Space.XL, 0, Space.XL + Shape.SCROLL_BAR, Space.L)
         below.addStretch(1)
         below.addWidget(foot, 100)
         below.addStretch(1)
@@ -185,11 +187,13 @@ class ChatPage(QWidget):
 
     @Slot()
     def _refresh_composer(self) -> None:
-        engine = self._chat.engine.state
-        self.composer.set_stoppable(
-            engine is Lifecycle.GENERATING
-            or (engine is Lifecycle.LOADING and self._chat.answering_here)
-        )
+        state = self._chat.engine.state
+        stops = ""
+        if state is Lifecycle.GENERATING:
+            stops = self.tr("Esc stops the answer")
+        elif state is Lifecycle.LOADING and self._chat.answering_here:
+            stops = self.tr("Esc stops loading the model")
+        self.composer.set_stoppable(stops)
 
     def _refresh_empty(self) -> None:
         """The empty state stands in the middle; messages begin at the top."""
@@ -213,5 +217,9 @@ class ChatPage(QWidget):
 
     @Slot(int, int)
     def _keep_place(self, _low: int, high: int) -> None:
+        bar = self.scroll_area.verticalScrollBar()
+        if bar.property("idle") != (high == 0):
+            bar.setProperty("idle", high == 0)
+            bar.style().polish(bar)
         if self._follow:
-            self.scroll_area.verticalScrollBar().setValue(high)
+            bar.setValue(high)

@@ -99,7 +99,7 @@ class Composer(QFrame):
         self.setObjectName("composer")
         self._theme = theme
         self._blocked_reason = blocked_reason
-        self._stoppable = False
+        self._stoppable = ""
         self.edit = PromptEdit(self)
         self.edit.setPlaceholderText(self.tr("Ask something"))
         self.edit.setAccessibleName(self.tr("Prompt"))
@@ -108,11 +108,12 @@ class Composer(QFrame):
         )
         self.hint = QLabel(self)
         self.hint.setProperty("tone", "small")
+        self.hint.setIndent(Space.XS)
         self.send_button = QPushButton(self.tr("Send"), self)
         self.send_button.setProperty("kind", "primary")
         self.stop_button = QPushButton(self.tr("Stop"), self)
-        self.stop_button.setToolTip(self.tr("Stop the answer after the current step (Esc)"))
-        self.stop_button.setAccessibleName(self.tr("Stop the answer"))
+        self.stop_button.setToolTip(self.tr("Stop after the current step (Esc)"))
+        self.stop_button.setAccessibleName(self.tr("Stop"))
         for button in (self.send_button, self.stop_button):
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
             button.setIconSize(QSize(16, 16))
@@ -149,9 +150,9 @@ class Composer(QFrame):
         self.edit.setTextCursor(cursor)
         self.edit.setFocus(Qt.FocusReason.OtherFocusReason)
 
-    def set_stoppable(self, stoppable: bool) -> None:
-        """Whether there is something to stop: the button is then Stop."""
-        self._stoppable = stoppable
+    def set_stoppable(self, what: str) -> None:
+        """A sentence on what Esc stops now; "" when there is nothing. The button is then Stop."""
+        self._stoppable = what
         self.refresh()
 
     @Slot()
@@ -164,11 +165,9 @@ class Composer(QFrame):
         self.send_button.setToolTip(tip)
         self.send_button.setAccessibleName(self.tr("Send the prompt"))
         self.send_button.setAccessibleDescription(tip)
-        self.stop_button.setVisible(self._stoppable)
+        self.stop_button.setVisible(bool(self._stoppable))
         self.send_button.setVisible(not self._stoppable)
-        keys = self.tr("Enter sends, Shift+Enter breaks the line")
-        if self._stoppable:
-            keys = self.tr("Esc stops the answer")
+        keys = self._stoppable or self.tr("Enter sends, Shift+Enter breaks the line")
         empty = not self.text.strip()
         self.hint.setText(keys if reason is None or empty or self._stoppable else reason)
 

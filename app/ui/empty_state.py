@@ -18,8 +18,9 @@ from engine.types import TokenState
 # Skills of the demo model: arithmetic with its working, a small function, and the app itself.
 PROMPTS = (
     "What is 17 * 24 + 9? Show the working.",
-    "Write a Python function that returns the largest number in a list.",
-    "What is Unblur, and what does TPF mean?",
+    "Write a Python function pick_words(text) that returns a list of the words in text "
+    "longer than 6 letters.",
+    "Explain a block, TPF and NVFP4.",
 )
 
 
@@ -33,12 +34,12 @@ class EmptyState(QWidget):
         title.setWordWrap(True)
         sentence = QLabel(
             self.tr(
-                "The answer starts as a row of blurred tokens. With every pass the model fills in "
-                "those it is sure of and corrects earlier ones, until nothing is left to change."
+                "The answer starts as a row of blurred tokens, and with every pass the model fills "
+                "in those it is sure of and corrects earlier ones, until nothing is left to change."
             ),
             self,
         )
-        sentence.setProperty("tone", "muted")
+        sentence.setProperty("tone", "lead")
         sentence.setWordWrap(True)
         self._legend = CanvasView(theme, self)
         self._legend.setFocusPolicy(Qt.FocusPolicy.NoFocus)

@@ -97,7 +97,7 @@ class MainWindow(QMainWindow):
         self.banner = Banner(self)
         self.chat_page = ChatPage(theme, chat, self)
         self.models_page = ModelsPage(engine, self)
-        self.settings_page = SettingsPage(settings, folders, self)
+        self.settings_page = SettingsPage(theme, settings, folders, self)
         self.status_bar = StatusBar(theme, engine, meter, self)
         self._pages = {
             "chat": self.chat_page,
@@ -156,6 +156,8 @@ class MainWindow(QMainWindow):
         self._stack.setCurrentWidget(self._pages[key])
         if key == "chat":
             self.chat_page.composer.edit.setFocus(Qt.FocusReason.OtherFocusReason)
+        else:
+            self._pages[key].setFocus(Qt.FocusReason.OtherFocusReason)
 
     @Slot()
     def open_model_folder(self) -> None:

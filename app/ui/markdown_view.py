@@ -12,27 +12,26 @@ import math
 
 from PySide6.QtCore import QMimeData, QSize, Qt, QUrl, Slot
 from PySide6.QtGui import (
-    QColor,
     QDesktopServices,
     QResizeEvent,
-    QTextBlockFormat,
-    QTextCharFormat,
     QTextCursor,
     QTextDocument,
-    QTextFormat,
     QTextOption,
-    QTextTable,
     QWheelEvent,
 )
 from PySide6.QtWidgets import QFrame, QSizePolicy, QTextBrowser, QWidget
 
-from app.ui.theme import MONO_FAMILY, Shape, Size, Space, Theme, ui_font
+from app.ui.markdown_source import for_display
+from app.ui.markdown_style import style_markdown, style_plain
+from app.ui.theme import Shape, Size, Space, Theme, ui_font
 
 _FLAVOUR = (
     QTextDocument.MarkdownFeature.MarkdownDialectGitHub
     | QTextDocument.MarkdownFeature.MarkdownNoHTML
 )
-_LINE_HEIGHT = 150  # per cent
+# what QTextDocument uses between blocks, lines and frames, and what they are in plain text
+_BORDER = 2  # the focus ring's place, see the style sheet
+_BREAKS = str.maketrans(dict.fromkeys("\u2028\u2029\ufdd0\ufdd1", "\n"))
 
 
 class MessageText(QTextBrowser):
@@ -70,18 +69,18 @@ class MessageText(QTextBrowser):
         document = self.document()
         document.setDefaultFont(ui_font(Size.BODY))
         if self._markdown:
-            document.setMarkdown(self.source_text, _FLAVOUR)
-            _style(document, self._theme)
+            document.setMarkdown(for_display(self.source_text), _FLAVOUR)
+            style_markdown(document, self._theme)
         else:
             document.setPlainText(self.source_text)
-            _space_lines(document)
+            style_plain(document)
         self._fit()
 
     def _fit(self) -> None:
         width = self.viewport().width()
         if width > 0:
             self.document().setTextWidth(width)
-            self.setFixedHeight(math.ceil(self.document().size().height()) + 4)
+            self.setFixedHeight(math.ceil(self.document().size().height()) + 2 * _BORDER)
 
     def sizeHint(self) -> QSize:
         return QSize(Shape.COLUMN, self.height())
@@ -106,84 +105,10 @@ class MessageText(QTextBrowser):
         if cursor.selectedText() == whole.selectedText():
             data.setText(self.source_text)
         else:
-            data.setText(cursor.selectedText().replace("\u2029", "\n").replace("\u2028", "\n"))
+            data.setText(cursor.selectedText().translate(_BREAKS))
         return data
 
     @Slot(QUrl)
     def _open(self, url: QUrl) -> None:
         if url.scheme() in ("http", "https"):
             QDesktopServices.openUrl(url)
-
-
-def _space_lines(document: QTextDocument) -> None:
-    cursor = QTextCursor(document)
-    cursor.select(QTextCursor.SelectionType.Document)
-    form = QTextBlockFormat()
-    form.setLineHeight(_LINE_HEIGHT, QTextBlockFormat.LineHeightTypes.ProportionalHeight.value)
-    cursor.mergeBlockFormat(form)
-
-
-def _style(document: QTextDocument, theme: Theme) -> None:
-    """Line height everywhere; code in the code font on the surface colour; headings in the scale's
-    sizes.
-    """
-    _space_lines(document)
-    block = document.begin()
-    while block.isValid():
-        form = block.blockFormat()
-        cursor = QTextCursor(block)
-        if form.hasProperty(QTextFormat.Property.BlockCodeFence) or form.hasProperty(
-            QTextFormat.Property.BlockCodeLanguage
-        ):
-            _style_code(cursor, theme)
-        elif form.headingLevel() > 0:
-            _style_heading(cursor, form.headingLevel())
-        else:
-            _style_inline_code(cursor, theme)
-            if not block.textList() and not isinstance(cursor.currentTable(), QTextTable):
-                after = QTextBlockFormat()
-                after.setBottomMargin(Space.S)
-                cursor.mergeBlockFormat(after)
-        block = block.next()
-
-
-def _style_code(cursor: QTextCursor, theme: Theme) -> None:
-    cursor.select(QTextCursor.SelectionType.BlockUnderCursor)
-    code = QTextCharFormat()
-    code.setFontFamilies([MONO_FAMILY])
-    code.setProperty(QTextFormat.Property.FontPixelSize, Size.BASE)
-    code.setForeground(QColor(theme.colors.text))
-    cursor.mergeCharFormat(code)
-    form = QTextBlockFormat()
-    form.setBackground(QColor(theme.colors.surface))
-    form.setLeftMargin(0)
-    form.setNonBreakableLines(False)
-    cursor.mergeBlockFormat(form)
-
-
-def _style_heading(cursor: QTextCursor, level: int) -> None:
-    cursor.select(QTextCursor.SelectionType.BlockUnderCursor)
-    heading = QTextCharFormat()
-    heading.setProperty(QTextFormat.Property.FontSizeAdjustment, 0)
-    heading.setProperty(QTextFormat.Property.FontPixelSize, Size.TITLE if level <= 2 else Size.BODY)
-    heading.setFontWeight(600)
-    cursor.mergeCharFormat(heading)
-
-
-def _style_inline_code(cursor: QTextCursor, theme: Theme) -> None:
-    """Inline code is found by its fixed pitch, which Qt's Markdown reader sets."""
-    fragments = cursor.block().begin()
-    while not fragments.atEnd():
-        fragment = fragments.fragment()
-        if fragment.charFormat().fontFixedPitch():
-            span = QTextCursor(cursor.block())
-            span.setPosition(fragment.position())
-            span.setPosition(
-                fragment.position() + fragment.length(), QTextCursor.MoveMode.KeepAnchor
-            )
-            code = QTextCharFormat()
-            code.setFontFamilies([MONO_FAMILY])
-            code.setProperty(QTextFormat.Property.FontPixelSize, Size.BASE)
-            code.setBackground(QColor(theme.colors.surface))
-            span.mergeCharFormat(code)
-        fragments += 1

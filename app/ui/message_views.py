@@ -28,7 +28,7 @@ class PromptView(QFrame):
         self.body = MessageText(theme, self.tr("Your prompt"), self)
         self.body.show_plain(message.text)
         layout = QVBoxLayout(self)
-        layout.setContentsMargins(Space.L, Space.M, Space.L, Space.M)
+        layout.setContentsMargins(Space.L - 2, Space.M - 2, Space.L - 2, Space.M - 2)
         layout.addWidget(self.body)
 
 
@@ -54,6 +54,12 @@ class AnswerView(QWidget):
         self.note.setProperty("tone", "small")
         self.figures = QLabel(self)
         self.figures.setProperty("tone", "figures")
+        self.figures.setToolTip(
+            self.tr(
+                "tokens: kept in the answer, up to the first stop token. tok/s: those tokens per "
+                "second of decoding. TPF: tokens per forward pass, cache commits counted."
+            )
+        )
         self.copy_button = QPushButton(self.tr("Copy"), self)
         self.copy_button.setProperty("kind", "quiet")
         self.copy_button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
@@ -77,16 +83,24 @@ class AnswerView(QWidget):
             view.setMaximumWidth(round(width * Shape.ANSWER_CHARACTERS) + 8)
         self._footer = QWidget(self)
         footer = QHBoxLayout(self._footer)
-        footer.setContentsMargins(0, 0, 0, 0)
+        footer.setContentsMargins(2, 0, 0, 0)
         footer.setSpacing(Space.M)
         footer.addWidget(self.figures)
         footer.addWidget(self.note, 1)
         footer.addWidget(self.copy_button)
         layout = QVBoxLayout(self)
-        layout.setContentsMargins(Space.L, 0, Space.L, 0)
+        # all texts begin at the same x: a text view has a border of 2 px, a card of 1 px
+        layout.setContentsMargins(Space.L - 1, 0, Space.L - 1, 0)
         layout.setSpacing(Space.S)
-        for widget in (self.waiting, self.canvas, self.body, self.card, self._footer):
-            layout.addWidget(widget)
+        inset = QVBoxLayout()
+        inset.setContentsMargins(2, 0, 0, 0)
+        inset.setSpacing(Space.S)
+        for widget in (self.waiting, self.canvas):
+            inset.addWidget(widget)
+        layout.addLayout(inset)
+        layout.addWidget(self.body)
+        layout.addWidget(self.card)
+        layout.addWidget(self._footer)
 
     def show_message(self, message: ChatMessage) -> None:
         """Shows the message's status; a final one replaces the canvas by its text."""

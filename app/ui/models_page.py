@@ -24,7 +24,7 @@ class ModelsPage(QScrollArea):
         self._engine = engine
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setWidgetResizable(True)
-        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         page, column = centred_page()
         self.setWidget(page)
         column.addWidget(page_title(self.tr("Models")))
@@ -83,15 +83,14 @@ class ModelsPage(QScrollArea):
 
     def _show_info(self, info: ModelInfo) -> None:
         self.name.setText(info.name)
-        self.facts.setText(
-            self.tr("{0} parameters, {1}, {2} MB of weights, on {3}, context {4} tokens").format(
-                f"{info.parameters / 1e6:,.1f} M" if info.parameters else "–",
-                info.quantisation,
-                f"{info.weight_bytes / 1e6:,.1f}",
-                info.device,
-                f"{info.context:,}",
-            )
-        )
+        facts = [self.tr("runs on {0}").format(info.device)]
+        if info.parameters:
+            facts.append(self.tr("{0} M parameters").format(f"{info.parameters / 1e6:,.1f}"))
+        if info.weight_bytes:
+            facts.append(self.tr("{0} MB of weights").format(f"{info.weight_bytes / 1e6:,.1f}"))
+        facts.append(self.tr("stored as {0}").format(info.quantisation))
+        facts.append(self.tr("context {0} tokens").format(f"{info.context:,}"))
+        self.facts.setText(", ".join(facts)[:1].upper() + ", ".join(facts)[1:])
         self.path.setText(info.path)
         self.notes.setText("\n".join((info.runtime, *info.notes)))
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from PySide6.QtCore import QEventLoop, QTimer
+from PySide6.QtCore import QEvent, QEventLoop, QTimer
 from PySide6.QtWidgets import QApplication, QWidget
 
 from app.backend.conversations import MessageStatus
@@ -31,12 +31,14 @@ from engine.protocol import EngineLoader
 from engine.types import TokenState
 
 SCALED = "1.25"
+LAYOUT_DEPTH = 8  # a change of height is passed on from parent to parent, an event each
 CODE_ANSWER = (
-    "This function walks over the list once and keeps the largest number it has met.\n\n"
-    "```python\ndef largest(numbers):\n    best = numbers[0]\n    for number in numbers[1:]:\n"
-    "        if number > best:\n            best = number\n    return best\n```\n\n"
-    "| call | result |\n|---|---|\n| `largest([3, 9, 4])` | 9 |\n| `largest([-2])` | -2 |\n\n"
-    "An empty list has no largest number, so `largest([])` raises an `IndexError`."
+    "Plan: split text into words. For each w with `len(w) > 6` append w.\n\n"
+    "```python\ndef pick_words(text):\n    result = []\n    for w in text.split():\n"
+    "        if len(w) > 6:\n            result.append(w)\n    return result\n```\n\n"
+    "| call | result |\n|---|---|\n| `pick_words('a short text')` | `[]` |\n"
+    "| `pick_words('diffusion is quick')` | `['diffusion']` |\n\n"
+    "Counting again with the second call:\n1 diffusion, 9 letters\n2 is, 2 letters\nAnswer: 1"
 )
 ANSWERS = {PROMPTS[0]: DEFAULT_ANSWER, PROMPTS[1]: CODE_ANSWER}
 NON_FINITE = RuntimeFailure(
@@ -240,6 +242,9 @@ def _desktop(
 
 
 def _save(widget: QWidget, path: Path) -> None:
+    """Saves the widget as it is, with every layout change that is still queued."""
+    for _ in range(LAYOUT_DEPTH):
+        QApplication.sendPostedEvents(None, QEvent.Type.LayoutRequest.value)
     path.parent.mkdir(parents=True, exist_ok=True)
     if not widget.grab().save(str(path)):
         raise OSError(f"{path} could not be written")

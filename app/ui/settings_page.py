@@ -9,7 +9,6 @@ from __future__ import annotations
 from PySide6.QtCore import Qt, Signal, Slot
 from PySide6.QtWidgets import (
     QButtonGroup,
-    QCheckBox,
     QFrame,
     QHBoxLayout,
     QLabel,
@@ -22,20 +21,26 @@ from PySide6.QtWidgets import (
 
 from app.backend.files import AppFolders
 from app.backend.settings import SettingsStore
-from app.ui.theme import Shape, Space
+from app.ui.controls import CheckBox
+from app.ui.theme import Shape, Space, Theme
 
 
 class SettingsPage(QScrollArea):
     changed = Signal()
 
     def __init__(
-        self, store: SettingsStore, folders: AppFolders, parent: QWidget | None = None
+        self,
+        theme: Theme,
+        store: SettingsStore,
+        folders: AppFolders,
+        parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
+        self._theme = theme
         self._store = store
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setWidgetResizable(True)
-        self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         page, column = centred_page()
         self.setWidget(page)
         column.addWidget(page_title(self.tr("Settings")))
@@ -64,7 +69,9 @@ class SettingsPage(QScrollArea):
             row.addWidget(button)
         row.addStretch(1)
         box.addLayout(row)
-        self.motion = QCheckBox(self.tr("Reduce motion: tokens change at once, without a fade"))
+        self.motion = CheckBox(
+            self._theme, self.tr("Reduce motion: tokens change at once, without a fade")
+        )
         self.motion.setAccessibleName(self.tr("Reduce motion"))
         self.motion.setChecked(self._store.current.reduce_motion)
         self.motion.toggled.connect(lambda on: self._change(reduce_motion=on))
@@ -81,6 +88,7 @@ class SettingsPage(QScrollArea):
         self.tokens.setValue(self._store.current.answer_tokens)
         self.tokens.setAccessibleName(self.tr("Longest answer, in tokens"))
         self.tokens.setMinimumWidth(140)
+        self.tokens.lineEdit().setTextMargins(Space.S, 0, Space.S, 0)
         self.tokens.valueChanged.connect(lambda value: self._change(answer_tokens=value))
         label = QLabel(self.tr("&Longest answer"))
         label.setBuddy(self.tokens)

@@ -59,6 +59,7 @@ QPushButton[kind="suggestion"]:focus { padding: 0 15px; min-height: 40px; }
 #sidebar QListView::item:selected { background: $surface; color: $accent; border: 1px solid $line; }
 
 QLabel[tone="muted"] { color: $muted; }
+QLabel[tone="lead"] { color: $muted; font-size: 15px; }
 QLabel[tone="small"] { color: $muted; font-size: 11px; }
 QLabel[tone="heading"] { font-size: 20px; font-weight: 600; }
 QLabel[tone="display"] { font-size: 28px; font-weight: 600; }
@@ -71,7 +72,7 @@ QLabel[tone="number"] { font-family: "JetBrains Mono"; font-size: 11px; color: $
 
 QFrame[card="true"] { background: $surface; border: 1px solid $line; border-radius: 10px; }
 QFrame[card="bad"] {
-    background: $surface; border: 1px solid $line; border-left: 3px solid $bad; border-radius: 10px;
+    background: $surface; border: 1px solid $bad; border-radius: 10px;
 }
 #banner { background: $surface; border: none; border-bottom: 1px solid $line; }
 
@@ -80,6 +81,7 @@ QFrame[card="bad"] {
 #composer[focused="keyboard"] { border: 2px solid $accent; }
 #composer QPlainTextEdit {
     background: transparent; border: none; font-size: 15px; color: $text;
+    placeholder-text-color: $muted;
     selection-background-color: $accent; selection-color: $on_accent;
 }
 QTextBrowser {
@@ -95,6 +97,7 @@ QScrollBar::handle:vertical {
     background: $line; border-radius: 4px; min-height: 32px; margin: 2px;
 }
 QScrollBar::handle:vertical:hover { background: $masked; }
+QScrollBar[idle="true"]::handle:vertical { background: transparent; }
 QScrollBar::add-line, QScrollBar::sub-line { height: 0; width: 0; }
 QScrollBar::add-page, QScrollBar::sub-page { background: transparent; }
 QScrollBar:horizontal { background: transparent; height: 12px; }
@@ -123,12 +126,22 @@ QRadioButton, QCheckBox {
     spacing: 8px; min-height: 28px; border: 2px solid transparent; padding: 0 4px;
 }
 QRadioButton:focus, QCheckBox:focus { border: 2px solid $accent; border-radius: 6px; }
+QRadioButton::indicator, QCheckBox::indicator {
+    width: 14px; height: 14px; border: 1px solid $muted; background: $surface;
+}
+QRadioButton::indicator { border-radius: 8px; }
+QCheckBox::indicator { border-radius: 4px; }
+QRadioButton::indicator:checked {
+    border: 5px solid $accent; width: 6px; height: 6px; background: $on_accent;
+}
+QCheckBox::indicator:checked { border-color: $accent; background: $accent; }
 QSpinBox {
     background: $surface; border: 1px solid $line; border-radius: 6px; min-height: 30px;
-    padding: 0 8px; font-family: "JetBrains Mono";
+    font-family: "JetBrains Mono";
     selection-background-color: $accent; selection-color: $on_accent;
 }
-QSpinBox:focus { border: 2px solid $accent; min-height: 28px; padding: 0 7px; }
+QSpinBox::up-button, QSpinBox::down-button { width: 0; height: 0; border: none; }
+QSpinBox:focus { border: 2px solid $accent; min-height: 28px; }
 """)
 
 

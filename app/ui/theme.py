@@ -98,6 +98,7 @@ class Shape:
     COLUMN = 680
     ANSWER_CHARACTERS = 76
     CODE_LINE_HEIGHT = 24
+    SCROLL_BAR = 12
     FADE_MS = 160
 
 

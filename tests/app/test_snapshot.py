@@ -1,0 +1,109 @@
+"""Events become immutable snapshots: cells, edits, live figures, and only the latest counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+import pytest
+
+import app.models.snapshot as snapshots
+from app.models.snapshot import Snapshot, SnapshotBuilder, SnapshotHolder
+from engine.fake import DEFAULT_ANSWER, FakeEngine, FakeScript
+from engine.types import Finished, GenerateRequest, Message, StepTaken, TokenState
+
+
+@pytest.fixture
+def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publishes a snapshot for every step, however fast they come."""
+    monkeypatch.setattr(snapshots, "PUBLISH_SECONDS", 0.0)
+
+
+def play(script: FakeScript | None = None, stop_at: int | None = None) -> list[Snapshot]:
+    engine, stop = FakeEngine(script), threading.Event()
+    builder = SnapshotBuilder("r", engine)
+    request = GenerateRequest((Message("user", "What is 17 * 24 + 9?"),), 1024)
+    result, steps = [], 0
+    for event in engine.generate(request, stop):
+        steps += isinstance(event, StepTaken)
+        if stop_at is not None and steps >= stop_at:
+            stop.set()
+        taken = builder.add(event)
+        if taken is not None:
+            result.append(taken)
+    assert isinstance(event, Finished)
+    return result
+
+
+def test_the_first_snapshot_is_a_block_of_masks_without_the_prompt(every_step: None) -> None:
+    first = play()[0]
+    assert len(first.blocks) == 1
+    assert {cell.state for cell in first.blocks[0].cells} == {TokenState.MASKED}
+    overlap = 32 - len(first.blocks[0].cells)
+    later = play()[1]
+    assert sum(c.state == TokenState.PROMPT for c in later.blocks[0].cells) == overlap
+
+
+def test_the_last_snapshot_holds_the_whole_answer(every_step: None) -> None:
+    last = play()[-1]
+    assert last.text == DEFAULT_ANSWER
+    shown = "".join(
+        cell.text
+        for block in last.blocks
+        for cell in block.cells
+        if cell.state != TokenState.PROMPT and not cell.special
+    )
+    assert shown == DEFAULT_ANSWER
+    assert all(block.final for block in last.blocks)
+
+
+def test_an_edit_keeps_its_mark_and_its_former_text_when_the_block_is_final(
+    every_step: None,
+) -> None:
+    last = play()[-1]
+    edited = [c for b in last.blocks for c in b.cells if c.state == TokenState.EDITED]
+    assert edited
+    assert all(cell.before and cell.before != cell.text for cell in edited)
+
+
+def test_live_figures_follow_their_definitions(every_step: None) -> None:
+    for taken in play():
+        figures = taken.figures
+        if figures.tokens and figures.forwards:
+            assert figures.tpf == pytest.approx(figures.tokens / figures.forwards)
+        else:
+            assert figures.tpf is None
+            assert figures.tokens_per_second is None
+    # tokens are kept up to the first stop token, inclusive, never the padding behind it
+    assert play()[-1].figures.tokens == len(FakeEngine().encode(DEFAULT_ANSWER)) + 1
+
+
+def test_a_stopped_reply_keeps_its_unfinished_block_on_the_canvas(every_step: None) -> None:
+    last = play(stop_at=11)[-1]
+    assert not last.blocks[-1].final
+    assert last.blocks[-1].index == 1
+
+
+def test_fast_steps_are_left_out_but_no_finished_block_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "PUBLISH_SECONDS", 1000.0)
+    taken = play()
+    assert not any(s.blocks[-1].step > 0 and not s.blocks[-1].final for s in taken)
+    assert [sum(b.final for b in s.blocks) for s in taken[1:-1]] == list(range(1, len(taken) - 1))
+
+
+def test_the_holder_keeps_only_the_latest_and_gives_it_once() -> None:
+    holder = SnapshotHolder()
+    assert holder.take() is None
+    holder.put(Snapshot("a"))
+    newest = Snapshot("b")
+    holder.put(newest)
+    assert holder.take() is newest
+    assert holder.take() is None
+    holder.put(newest)
+    holder.clear()
+    assert holder.take() is None
+
+
+def test_a_snapshot_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Snapshot("a").text = "x"  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,141 @@
+"""The scripted engine keeps the promises of the protocol that the window is built on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from engine.errors import RequestError, RuntimeFailure
+from engine.fake import DEFAULT_ANSWER, FakeEngine, FakeLoader, FakeScript
+from engine.protocol import Engine, EngineLoader
+from engine.types import (
+    BlockFinished,
+    Event,
+    Finished,
+    GenerateRequest,
+    LoadProgress,
+    Message,
+    Started,
+    StepTaken,
+    TokenState,
+)
+
+
+def ask(text: str, limit: int = 1024) -> GenerateRequest:
+    return GenerateRequest((Message("user", text),), limit)
+
+
+def of(events: Iterable[Event], kind: type) -> list:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def test_a_reply_is_started_steps_blocks_and_one_finished() -> None:
+    engine: Engine = FakeEngine()
+    events = list(engine.generate(ask("hello")))
+    assert isinstance(events[0], Started)
+    assert isinstance(events[-1], Finished)
+    assert len(of(events, Finished)) == 1
+    blocks = of(events, BlockFinished)
+    assert [b.block for b in blocks] == list(range(len(blocks)))
+    assert blocks[-1].text == events[-1].text == DEFAULT_ANSWER
+    assert events[-1].reason == "stop_token"
+
+
+def test_steps_show_prompt_draft_committed_and_edited_positions() -> None:
+    steps = of(FakeEngine().generate(ask("hello")), StepTaken)
+    seen = {TokenState(value) for step in steps for value in step.state.tolist()}
+    assert {TokenState.DRAFT, TokenState.COMMITTED, TokenState.EDITED, TokenState.PROMPT} <= seen
+    first = steps[0]
+    assert first.ids.dtype == np.int32
+    assert first.state.dtype == np.uint8
+    assert first.confidence.dtype == first.entropy.dtype == np.float32
+    assert first.ids.shape == first.edited_from.shape == (32,)
+
+
+def test_an_edit_names_the_token_it_replaces() -> None:
+    engine = FakeEngine()
+    before: dict[tuple[int, int], int] = {}
+    edits = 0
+    for step in of(engine.generate(ask("hello")), StepTaken):
+        for i in np.flatnonzero(step.edited_from >= 0).tolist():
+            edits += 1
+            assert step.edited_from[i] == before[step.block, i]
+            assert step.ids[i] != step.edited_from[i]
+        before.update({(step.block, i): int(token) for i, token in enumerate(step.ids)})
+    assert edits > 0
+
+
+def test_the_same_script_plays_the_same_steps() -> None:
+    first, second = (of(FakeEngine().generate(ask("x")), StepTaken) for _ in range(2))
+    for a, b in zip(first, second, strict=True):
+        assert a.ids.tolist() == b.ids.tolist()
+        assert a.state.tolist() == b.state.tolist()
+
+
+def test_stop_ends_the_reply_within_one_step() -> None:
+    engine, stop = FakeEngine(), threading.Event()
+    taken = 0
+    for event in engine.generate(ask("hello"), stop):
+        if isinstance(event, StepTaken):
+            taken += 1
+            if taken == 3:
+                stop.set()
+    assert engine.steps_taken <= 4
+    assert isinstance(event, Finished)
+    assert event.reason == "stopped"
+
+
+def test_a_length_limit_ends_the_reply_and_says_so() -> None:
+    finished = list(FakeEngine().generate(ask("hello", limit=10)))[-1]
+    assert isinstance(finished, Finished)
+    assert finished.reason == "length"
+    assert finished.stats.tokens == len(finished.ids) == 10
+
+
+def test_it_fails_where_the_script_says_and_can_be_used_afterwards() -> None:
+    error = RuntimeFailure("runtime.test", "It broke.", "Try again.")
+    engine = FakeEngine(FakeScript(fail_at=(1, 2), error=error))
+    with pytest.raises(RuntimeFailure, match="It broke"):
+        list(engine.generate(ask("hello")))
+    engine.script = FakeScript()
+    assert list(engine.generate(ask("hello")))[-1].text == DEFAULT_ANSWER
+
+
+def test_empty_and_overlong_prompts_are_refused() -> None:
+    engine = FakeEngine(FakeScript(context=16))
+    with pytest.raises(RequestError, match="empty"):
+        list(engine.generate(ask("  ")))
+    with pytest.raises(RequestError, match="16 at most"):
+        list(engine.generate(ask("word " * 20)))
+
+
+def test_text_survives_encoding_and_decoding() -> None:
+    engine, text = FakeEngine(), "Tabs\tand\nlines, ünïcödé 漢字 and 1,234.5 × 2"
+    assert engine.decode(engine.encode(text)) == text
+    assert "".join(engine.pieces(engine.encode(text))) == text
+
+
+def test_the_loader_reports_progress_and_stops_when_asked() -> None:
+    loader: EngineLoader = FakeLoader()
+    seen: list[LoadProgress] = []
+    assert loader("anywhere", seen.append, threading.Event()).info.name == "scripted demo"
+    assert seen[-1].done_bytes == seen[-1].total_bytes
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(Exception, match="stopped") as caught:
+        loader("anywhere", seen.append, stop)
+    assert caught.value.code == "load.stopped"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_fake_engine_needs_neither_torch_nor_qt() -> None:
+    program = (
+        "import sys, engine.fake; list(engine.fake.FakeEngine().generate("
+        "engine.fake.GenerateRequest((engine.fake.Message('user', 'x'),))));"
+        "sys.exit(any(m.split('.')[0] in ('torch', 'PySide6') for m in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -86,6 +86,20 @@ def test_every_link_in_a_document_leads_somewhere(path: Path) -> None:
     assert [target for target in local if not (path.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("path", documents(), ids=name_of)
+def test_names_that_a_document_points_to_are_in_the_file(path: Path) -> None:
+    """`EngineModel` ([app/models/engine_model.py](...)): the file defines what it is named for."""
+    text = path.read_text(encoding="utf-8")
+    pointed = re.findall(r"`([\w.]+)`\s*\(\[[^\]]+\]\(([^)]+\.py)\)", text)
+    missing = [
+        f"{name} in {target}"
+        for name, target in pointed
+        for part in name.split(".")
+        if not re.search(rf"(?:class|def) {part}\b", (path.parent / target).read_text("utf-8"))
+    ]
+    assert missing == []
+
+
 def test_the_readme_says_what_it_cannot_do() -> None:
     text = (REPO / "README.md").read_text(encoding="utf-8")
     for limit in ("several GPUs", "many users", "autoregressive", "no images"):

@@ -1,0 +1,20 @@
+// The routing kernels of engine/kernels/cuda/route.cu on a CPU, callable from Python.
+#include "primitives.h"
+#include "route.cu"
+
+extern "C" void run_route(const u16* weight, const u16* x, const float* bias, int tokens, float* logits, int* ids,
+                          float* weights, int* slots, int* active, int* pair_token, int* pair_place, int* finished,
+                          int* ticket, int fused) {
+    int4* s = reinterpret_cast<int4*>(slots);
+    if (fused) {
+        emu::launch(EXPERTS / 16, 1, THREADS, 65536, EXPERTS / 16, [&] {
+            route_fused(weight, x, bias, tokens, logits, ids, weights, s, active, pair_token, pair_place, finished,
+                        ticket);
+        });
+        return;
+    }
+    emu::launch(EXPERTS / 16, 1, THREADS, 65536, 1, [&] { router_logits(weight, x, tokens, logits); });
+    emu::launch((tokens + 31) / 32, 1, THREADS, 65536, 2, [&] {
+        route(logits, bias, tokens, ids, weights, s, active, pair_token, pair_place, finished, ticket);
+    });
+}

@@ -7,6 +7,7 @@ Linux on x86_64 or aarch64 only; elsewhere a typed error says so instead of runn
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import platform
@@ -165,4 +166,5 @@ def shared_sandbox() -> Sandbox:
     with _shared_lock:
         if _shared is None:
             _shared = Sandbox()
+            atexit.register(_shared.close)
         return _shared

@@ -1,0 +1,153 @@
+"""Short trainings of several variants of a recipe side by side, to choose a shape or a rate.
+
+Every variant sees the same data and noise and gets the same seconds of training, with the whole
+schedule squeezed into them; compilation is not counted. Knows no files.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from trainer.demo_config import DemoConfig, Vocabulary
+from trainer.pretrain_loop import Cadence, Data, Goal, Pretrainer
+from trainer.pretrain_model import ComputePath
+
+WARM_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A named change of a recipe and of how it is computed."""
+
+    name: str
+    changes: dict[str, str]
+    path: dict[str, str]
+
+
+def read_variants(text: str) -> list[Variant]:
+    """`base; wide: experts=wide; deep: shape.layers=10, shape.hidden=320`.
+
+    `experts` and `attention` change the compute path, all else is a field of the recipe. Raises
+    ValueError for a part that does not read so.
+    """
+    variants = []
+    for part in filter(None, (p.strip() for p in text.split(";"))):
+        name, _, rest = part.partition(":")
+        changes: dict[str, str] = {}
+        path: dict[str, str] = {}
+        for item in filter(None, (i.strip() for i in rest.split(","))):
+            key, sign, value = item.partition("=")
+            if not sign:
+                raise ValueError(f"{item!r} is not FIELD=VALUE")
+            (path if key in ("experts", "attention") else changes)[key] = value
+        variants.append(Variant(name.strip(), changes, path))
+    return variants
+
+
+def compare(
+    text: str,
+    seconds: float,
+    config: DemoConfig,
+    vocabulary: Vocabulary,
+    data: Data,
+    device: torch.device,
+    path: ComputePath,
+    say: Callable[[str], None],
+) -> int:
+    """Trains every variant for `seconds` and prints one table. 0 when all ran."""
+    rows = []
+    failed = 0
+    for variant in read_variants(text):
+        try:
+            rows.append(_one(variant, seconds, config, vocabulary, data, device, path, say))
+        except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+            say(f"{variant.name} FAILED: {type(error).__name__}: {str(error)[:1500]}")
+            failed += 1
+        gc.collect()
+        torch.compiler.reset()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        _print(rows)
+    return 1 if failed else 0
+
+
+def _one(
+    variant: Variant,
+    seconds: float,
+    base: DemoConfig,
+    vocabulary: Vocabulary,
+    data: Data,
+    device: torch.device,
+    path: ComputePath,
+    say: Callable[[str], None],
+) -> list[str]:
+    config = base.with_changes(variant.changes)
+    chosen = ComputePath(
+        variant.path.get("experts", path.experts),
+        variant.path.get("attention", path.attention),
+        path.compiled,
+    )
+    data.train.given = data.valid.given = 0
+    began = time.monotonic()
+    with TemporaryDirectory() as folder:
+        run = Pretrainer(config, vocabulary, data, Path(folder), device, chosen, say)
+        losses, _ = run.update(0.0)
+        for _ in range(WARM_STEPS):
+            run.update(0.0)
+        first = float(losses.loss.detach())
+        ready = time.monotonic() - began
+        say(f"{variant.name}: ready in {ready:.1f} s, {run.spec.parameters / 1e6:.2f} M parameters")
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        start = run.step
+        run.train(Goal(seconds=seconds), Cadence(valid=seconds, save=1e9), carry=None)
+        both = run.measure_both()
+    speed = (run.step - start) / max(run.seconds, 1e-9)
+    memory = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
+    return [
+        variant.name,
+        f"{run.spec.parameters / 1e6:.2f}",
+        f"{ready:.0f}",
+        f"{1000 / speed:.1f}",
+        f"{speed * config.tokens_per_step / 1e6:.3f}",
+        f"{speed * run.answer_tokens / run.step / 1e6:.3f}",
+        f"{memory:.1f}",
+        f"{first:.3f}",
+        f"{both['bf16'][0]:.4f}",
+        f"{100 * both['bf16'][1]:.2f}",
+        f"{both['nvfp4'][0]:.4f}",
+        f"{100 * both['nvfp4'][1]:.2f}",
+        f"{float(run.model.load_entropy().mean()):.3f}",
+    ]
+
+
+_HEADS = (
+    "variant",
+    "M params",
+    "ready s",
+    "ms/step",
+    "M pos/s",
+    "M answer pos/s",
+    "GiB",
+    "first",
+    "valid",
+    "right %",
+    "valid nvfp4",
+    "right %",
+    "load",
+)
+
+
+def _print(rows: list[list[str]]) -> None:
+    table = [list(_HEADS), *rows]
+    widths = [max(len(row[n]) for row in table) for n in range(len(_HEADS))]
+    for row in table:
+        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
+    print(flush=True)

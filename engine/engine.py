@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import psutil
 import torch
 
@@ -237,12 +238,10 @@ class TorchEngine:
         return self._tokenizer.decode([token for token in row.ids if token not in row.stop_ids])
 
     def _block_finished(self, row: Row, seconds: float) -> BlockFinished:
-        runtime = self._loaded()[1]
-        state = runtime.program.state
         return BlockFinished(
             block=row.blocks - 1,
-            block_start=int(state.start[0, 0]),
-            ids=state.tokens[0].to(torch.int32).cpu().numpy(),
+            block_start=row.block_start - row.block_length,
+            ids=np.asarray(row.block_tokens, dtype=np.int32),
             converged=row.converged,
             text=self._text(row),
             seconds=seconds,
@@ -255,7 +254,7 @@ class TorchEngine:
         stats = GenerationStats(
             tokens=len(row.ids),
             forwards=row.forwards,
-            commit_forwards=0,  # every commit rides with the next block's first step
+            commit_forwards=row.commits,
             prefill_forwards=prefill_forwards,
             blocks=row.blocks,
             seconds=seconds,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.decoding.state import RowSettings
+from engine.decoding.steering import SteeringState
 from engine.kernels.philox import uniform
 
 
@@ -43,9 +44,10 @@ def judge(
     positions: Tensor,
     step: Tensor,
     suppressed: int | None,
+    steering: SteeringState | None = None,
 ) -> Judgement:
-    """logits float32 [B, L, V] (overwritten at `suppressed`), positions int64 [B, L], step int64
-    [B, 1].
+    """logits float32 [B, L, V] (overwritten at `suppressed` and at banned tokens), positions int64
+    [B, L], step int64 [B, 1].
 
     suppressed: the mask id, which is never to be emitted: its logit becomes -inf before the softmax
     (a deliberate deviation from the reference code, models.md 1.6). None keeps it, for parity tests
@@ -56,6 +58,8 @@ def judge(
     finite = (logits * 0).sum(dim=(1, 2)).isfinite().unsqueeze(1)
     if suppressed is not None:
         logits[..., suppressed] = float("-inf")
+    if steering is not None:
+        steering.forbid(logits, positions)
     log_norm = logits.logsumexp(-1)
     probabilities = (logits - log_norm.unsqueeze(-1)).exp()
     expected = torch.where(probabilities > 0, probabilities * logits, 0.0).sum(-1)

@@ -38,6 +38,7 @@ class Rule(Protocol):
     row's block is done."""
 
     name: str
+    mask_id: int
 
     def apply(self, state: BlockState, judgement: Judgement, settings: RowSettings) -> None: ...
 
@@ -63,7 +64,7 @@ def choose(masked: Tensor, confidence: Tensor, accepted: Tensor, need: Tensor) -
 def reply_complete(tokens: Tensor, prompt: Tensor, stop_ids: Tensor, mask_id: int) -> Tensor:
     """bool [B, 1]: a stop token stands on a generated position and no generated position before it
     is masked."""
-    stops = torch.isin(tokens, stop_ids) & ~prompt
+    stops = (tokens.unsqueeze(-1) == stop_ids).any(-1) & ~prompt
     after_stop = stops.cumsum(-1) > 0
     open_before = ((tokens == mask_id) & ~prompt & ~after_stop).any(-1, keepdim=True)
     return stops.any(-1, keepdim=True) & ~open_before

@@ -26,44 +26,89 @@ HISTORY = 64  # block states remembered by the anti-loop guard of LLaDA2.2
 class RowSettings:
     """`DecodeSettings` of each row as device tensors [B, 1]; integers int64, the rest float32.
 
+    The tensors are static: `load` overwrites them in place, so that a captured step reads the
+    settings of the request that is running.
     filtered: whether any row uses top-k or top-p (a host fact: filtering costs a sort of the
     vocabulary).
-    sampled: whether any row has a temperature above 0.
+    sampled: whether any row has a temperature above 0 (a host fact, too).
     """
 
-    threshold: Tensor
-    editing_threshold: Tensor
-    max_post_steps: Tensor
-    min_transfer: Tensor
-    steps: Tensor
-    temperature: Tensor
-    top_k: Tensor
-    top_p: Tensor
-    seed: Tensor
-    filtered: bool
-    sampled: bool
+    reals: Tensor  # float32 [4, B, 1]
+    counts: Tensor  # int64 [5, B, 1]
+    filtered: bool = False
+    sampled: bool = False
+
+    @classmethod
+    def allocate(cls, batch: int, device: torch.device) -> RowSettings:
+        return cls(
+            torch.zeros(4, batch, 1, dtype=torch.float32, device=device),
+            torch.zeros(5, batch, 1, dtype=torch.int64, device=device),
+        )
 
     @classmethod
     def of(cls, rows: Sequence[DecodeSettings], device: torch.device) -> RowSettings:
-        def column(values: Sequence[float | int], dtype: torch.dtype) -> Tensor:
-            return torch.tensor(values, dtype=dtype, device=device).unsqueeze(1)
+        settings = cls.allocate(len(rows), device)
+        settings.load(rows)
+        return settings
 
+    def load(self, rows: Sequence[DecodeSettings]) -> None:
+        """Overwrites the tensors in place with the settings of B rows."""
         editing = [
             EDITING_OFF if r.editing_threshold is None else r.editing_threshold for r in rows
         ]
-        return cls(
-            threshold=column([r.threshold for r in rows], torch.float32),
-            editing_threshold=column(editing, torch.float32),
-            max_post_steps=column([r.max_post_steps for r in rows], torch.int64),
-            min_transfer=column([r.min_transfer for r in rows], torch.int64),
-            steps=column([r.steps for r in rows], torch.int64),
-            temperature=column([r.temperature for r in rows], torch.float32),
-            top_k=column([r.top_k for r in rows], torch.int64),
-            top_p=column([r.top_p for r in rows], torch.float32),
-            seed=column([r.seed for r in rows], torch.int64),
-            filtered=any(r.top_k > 0 or r.top_p < 1.0 for r in rows),
-            sampled=any(r.temperature > 0 for r in rows),
-        )
+        reals = [
+            [r.threshold for r in rows],
+            editing,
+            [r.temperature for r in rows],
+            [r.top_p for r in rows],
+        ]
+        counts = [
+            [r.max_post_steps for r in rows],
+            [r.min_transfer for r in rows],
+            [r.steps for r in rows],
+            [r.top_k for r in rows],
+            [r.seed for r in rows],
+        ]
+        self.reals.copy_(torch.tensor(reals, dtype=torch.float32).unsqueeze(-1))
+        self.counts.copy_(torch.tensor(counts, dtype=torch.int64).unsqueeze(-1))
+        self.sampled = any(r.temperature > 0 for r in rows)
+        self.filtered = self.sampled and any(r.top_k > 0 or r.top_p < 1.0 for r in rows)
+
+    @property
+    def threshold(self) -> Tensor:
+        return self.reals[0]
+
+    @property
+    def editing_threshold(self) -> Tensor:
+        return self.reals[1]
+
+    @property
+    def temperature(self) -> Tensor:
+        return self.reals[2]
+
+    @property
+    def top_p(self) -> Tensor:
+        return self.reals[3]
+
+    @property
+    def max_post_steps(self) -> Tensor:
+        return self.counts[0]
+
+    @property
+    def min_transfer(self) -> Tensor:
+        return self.counts[1]
+
+    @property
+    def steps(self) -> Tensor:
+        return self.counts[2]
+
+    @property
+    def top_k(self) -> Tensor:
+        return self.counts[3]
+
+    @property
+    def seed(self) -> Tensor:
+        return self.counts[4]
 
 
 @dataclass

@@ -32,6 +32,12 @@ class KVCache:
         self.values = torch.zeros(shape, dtype=dtype, device=device)
         self.capacity = capacity
 
+    def clear(self) -> None:
+        """After a reply that was not finite: a masked NaN would still poison a sum over all
+        slots."""
+        self.keys.zero_()
+        self.values.zero_()
+
     @property
     def bytes(self) -> int:
         return 2 * self.keys.numel() * self.keys.element_size()

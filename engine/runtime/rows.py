@@ -1,7 +1,8 @@
 """What the host knows of each sequence of a batch: its prompt, its limits, the tokens it has, and
 when it is over.
 
-Knows counting and stop tokens. No tensors: the runtimes copy a finished block's ids here.
+Decides nothing: the device does (`engine.runtime.reply`), and a row is told after every block. No
+tensors.
 """
 
 from __future__ import annotations
@@ -9,22 +10,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine.types import DecodeSettings, StopReason
+from engine.decoding.steering import Steering
+from engine.errors import RuntimeFailure
+from engine.types import DecodeSettings, StepTaken, StopReason
+
+
+@dataclass(frozen=True)
+class BlockEnd:
+    """What the device says of one row at the end of a block.
+
+    tokens: the block, prompt and masks included. advanced: the block counts (it was not cut short).
+    length: generated tokens kept so far. reason: why the reply is over, None while it goes on.
+    forwards, commits: decode forwards so far, and those of them that only committed a block.
+    """
+
+    tokens: Sequence[int]
+    advanced: bool
+    length: int
+    reason: StopReason | None
+    converged: bool
+    nonfinite: bool
+    forwards: int
+    commits: int
 
 
 @dataclass
 class Row:
     """One sequence. ids: generated tokens of finished blocks, cut at the first stop token or the
-    length limit."""
+    length limit. block_tokens: the block that ended last, prompt tokens included."""
 
     prompt: Sequence[int]
     max_new_tokens: int
     settings: DecodeSettings
     block_length: int
     stop_ids: frozenset[int]
+    steering: Steering = field(default_factory=Steering)
     ids: list[int] = field(default_factory=list)
+    block_tokens: Sequence[int] = ()
     blocks: int = 0
     forwards: int = 0
+    commits: int = 0
     reason: StopReason | None = None
     converged: bool = True
 
@@ -42,32 +67,40 @@ class Row:
         end = len(self.prompt) + self.max_new_tokens
         return -(-(end - self.first_block_start) // self.block_length)
 
-    def prompt_in_block(self) -> Sequence[int]:
-        """Prompt tokens that share the current block (only the first block has any)."""
-        return self.prompt[self.first_block_start :] if self.blocks == 0 else ()
+    def take(self, end: BlockEnd) -> None:
+        """Takes over the end of a block of this row (which was not over before it)."""
+        prompt_tokens = max(0, len(self.prompt) - self.block_start)
+        self.ids = [*self.ids, *end.tokens[prompt_tokens:]][: end.length]
+        self.block_tokens = end.tokens
+        self.blocks += end.advanced
+        self.forwards, self.commits = end.forwards, end.commits
+        self.reason, self.converged = end.reason, end.converged
 
-    def take_block(self, tokens: Sequence[int], mask_id: int, stop_after_block: bool) -> None:
-        """Adds a finished block and decides whether the reply is over."""
-        self.ids += tokens[len(self.prompt_in_block()) :]
-        self.blocks += 1
-        last = self.blocks == self.max_blocks
-        self.ids = self.ids[: self.max_new_tokens]
-        stop = next((n for n, token in enumerate(self.ids) if token in self.stop_ids), None)
-        if stop is not None and (stop_after_block or last):
-            self.ids = self.ids[: stop + 1]
-            self.reason = "stop_token"
-        elif last:
-            self.reason = "length"
-        if mask_id in self.ids:
-            # Only a step cap leaves masks: what stands behind the first one is not an answer.
-            self.ids = self.ids[: self.ids.index(mask_id)]
-            self.reason, self.converged = "did_not_converge", False
 
-    def stop(self, tokens: Sequence[int], mask_id: int) -> None:
-        """Ends the reply in the middle of a block: what stands before the block's first mask is
-        kept."""
-        generated = list(tokens[len(self.prompt_in_block()) :])
-        kept = generated[: generated.index(mask_id)] if mask_id in generated else generated
-        stop = next((n for n, token in enumerate(kept) if token in self.stop_ids), len(kept))
-        self.ids = (self.ids + kept[:stop])[: self.max_new_tokens]
-        self.reason = "stopped"
+def take_ends(rows: Sequence[Row], ends: Sequence[BlockEnd | None]) -> bool:
+    """Tells every row how its block ended; whether the block counts. Raises RuntimeFailure
+    `runtime.nonfinite`, rows keeping what they had."""
+    for row, end in zip(rows, ends, strict=True):
+        if end is not None:
+            if end.nonfinite:
+                raise RuntimeFailure(
+                    "runtime.nonfinite",
+                    "The model produced numbers that are not finite "
+                    f"(block {row.blocks}, forward {end.forwards}).",
+                    "The checkpoint may be damaged: verify it, or load it again. "
+                    "What was written so far is kept.",
+                )
+            row.take(end)
+    return any(end is not None and end.advanced for end in ends)
+
+
+@dataclass(frozen=True)
+class StepMark:
+    """The host's view after one step. `step_taken` is filled for row 0 when the caller records;
+    `block_done`: the block of every row is finished and its ids are in the rows. dropped: steps
+    before this one whose record was overwritten before it could be read."""
+
+    seconds: float
+    step_taken: StepTaken | None
+    block_done: bool
+    dropped: int = 0

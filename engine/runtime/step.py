@@ -2,8 +2,8 @@
 its commit), then the rule.
 
 `runtime/eager.py` calls it in a Python loop; a captured graph replays the same function. It mutates
-static buffers and never reads the host, but for two Python arguments that select its shape
-(`with_previous`, `bound`).
+static buffers and never reads the host, but for the Python arguments that select its shape
+(`with_previous`, `bound`, `steering`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.decoding.judge import judge
+from engine.decoding.judge import Judgement, judge
 from engine.decoding.rules import Rule
 from engine.decoding.state import BlockState, RowSettings
+from engine.decoding.steering import SteeringState
 from engine.models.llada2 import LLaDA2
 from engine.runtime.cache import CachedAttend, KVCache
 
@@ -32,28 +33,44 @@ class StepProgram:
         self.block_length = state.tokens.shape[1]
 
     def prefill(self, ids: Tensor, positions: Tensor, bound: int) -> None:
-        """Writes the KV of prompt blocks: ids, positions int64 [B, T], T a whole number of blocks.
-        No logits."""
+        """Writes the KV of blocks whose tokens are final: ids, positions int64 [B, T], T a whole
+        number of blocks. No logits."""
         attend = CachedAttend(self.cache, positions, bound, self.block_length)
         self.model(self.model.embed(ids), positions, attend)
 
-    def step(self, settings: RowSettings, bound: int, with_previous: bool) -> None:
-        """One denoising forward for every row, then the rule.
+    def commit(self, bound: int) -> None:
+        """Writes the KV of the finished block before this one, in a forward of its own."""
+        self.prefill(self.state.previous, self._previous_positions(), bound)
+
+    def step(
+        self,
+        settings: RowSettings,
+        bound: int,
+        with_previous: bool,
+        steering: SteeringState | None = None,
+    ) -> Judgement:
+        """One denoising forward for every row, then the rule. Returns what the model said.
 
         with_previous: the forward also covers the finished block before (its KV becomes final in
-        the same pass, which is
-        the commit: under block-causal attention its queries cannot see the new block). One forward
-        instead of two.
+        the same pass, which is the commit: under block-causal attention its queries cannot see the
+        new block). One forward instead of two.
         """
         state = self.state
+        if steering is not None:
+            steering.take_back(state, self.rule.mask_id)
         positions = state.positions
         if with_previous:
             ids = torch.cat((state.previous, state.tokens), dim=1)
-            where = torch.cat((positions - self.block_length, positions), dim=1)
+            where = torch.cat((self._previous_positions(), positions), dim=1)
         else:
             ids, where = state.tokens, positions
         attend = CachedAttend(self.cache, where, bound, self.block_length)
         hidden = self.model(self.model.embed(ids), where, attend)
         logits = self.model.logits(hidden[:, -self.block_length :])
-        judgement = judge(logits, settings, positions, state.step, self.suppressed)
+        judgement = judge(logits, settings, positions, state.step, self.suppressed, steering)
         self.rule.apply(state, judgement, settings)
+        return judgement
+
+    def _previous_positions(self) -> Tensor:
+        """int64 [B, L]. Clamped for rows without a block before (they are over, and unread)."""
+        return (self.state.positions - self.block_length).clamp_min(0)

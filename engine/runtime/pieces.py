@@ -1,0 +1,113 @@
+"""The pieces a reply is made of: functions over static buffers, in the order a runtime calls them.
+
+    prefill chunks, then until the reply is over:
+        begin, (first if the block before needs its commit,) step, step, ..., end
+
+Every runtime runs these same functions: called (eager), replayed one by one, or replayed inside one
+graph. They never read the host; `shape` is what a caller may choose. Knows the order inside a step,
+not the order of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from engine.decoding.state import RowSettings
+from engine.runtime.reply import ReplyState
+from engine.runtime.ring import TraceRing
+from engine.runtime.rows import Row
+from engine.runtime.step import StepProgram
+
+
+class Variant(NamedTuple):
+    """What must be known before a step is captured, because it changes which kernels run. All other
+    settings are read from device memory.
+
+    sampled: a row has a temperature. filtered: a sampled row uses top-k or top-p, which costs a
+    sort of the vocabulary. steered: a row bans or takes back tokens. recorded: the trace ring is
+    written (a graph on a GPU always is: there the level is read on the device).
+    """
+
+    sampled: bool = False
+    filtered: bool = False
+    steered: bool = False
+    recorded: bool = True
+
+
+class ReplyPieces:
+    """One batch's program with its reply state, settings and ring.
+
+    bound: cached keys scanned by attention; the cache's capacity unless the caller knows better
+    before each call (eager on a CPU does). fused: a commit shares the next block's first forward;
+    off only to measure what that is worth.
+    """
+
+    def __init__(
+        self, program: StepProgram, reply: ReplyState, ring: TraceRing, fused: bool = True
+    ) -> None:
+        self.program, self.reply, self.ring, self.fused = program, reply, ring, fused
+        device = program.state.tokens.device
+        self.settings = RowSettings.allocate(reply.batch, device)
+        self.bound = program.cache.capacity
+        self.variant = Variant()
+
+    def load(self, rows: Sequence[Row], record: bool) -> Variant:
+        """Overwrites the buffers with a request; returns the variant of the steps it needs."""
+        self.settings.load([row.settings for row in rows])
+        self.reply.load(rows, self.program.rule, level=int(record))
+        return Variant(
+            sampled=self.settings.sampled,
+            filtered=self.settings.filtered,
+            steered=any(row.steering.within_steps for row in rows),
+            recorded=record or self.ring.kernel is not None,
+        )
+
+    def select(self, variant: Variant) -> None:
+        """Sets which kernels the next `first` and `step` run."""
+        self.variant = variant
+        self.settings.sampled, self.settings.filtered = variant.sampled, variant.filtered
+
+    def prefill(self, blocks: int) -> None:
+        """KV of the next `blocks` whole blocks of the prompts."""
+        ids, positions = self.reply.prefill_input(blocks)
+        self.program.prefill(ids, positions, self.bound)
+
+    def begin(self) -> None:
+        self.reply.begin_block(self.program.state)
+
+    def first(self) -> None:
+        """The first step of a block, and the commit of the block before it."""
+        if not self.fused:
+            self.program.commit(self.bound)
+            self.reply.count_commit()
+        self._step(with_previous=self.fused)
+
+    def step(self) -> None:
+        self._step(with_previous=False)
+
+    def end(self) -> None:
+        self.reply.end_block(self.program.state)
+
+    def _step(self, with_previous: bool) -> None:
+        reply, state = self.reply, self.program.state
+        steering = reply.steering if self.variant.steered else None
+        self.program.step(self.settings, self.bound, with_previous, steering)
+        reply.end_step(state)
+        if self.variant.recorded:
+            self.ring.record(state, reply)
+        reply.count_step()
+
+
+def plan_prefill(blocks: int, capacity: int, sizes: Sequence[int]) -> list[int]:
+    """Chunk sizes, in blocks, that cover `blocks` prompt blocks: the largest size as often as it
+    fits, then what wastes least. A chunk may reach past the prompt, not past `capacity` blocks.
+    sizes: descending, ending with 1."""
+    plan: list[int] = []
+    done = 0
+    for size in sizes:
+        # A padded chunk costs about as much as a few single blocks: worth it from a third on.
+        while done + size <= capacity and 3 * (blocks - done) >= size and done < blocks:
+            plan.append(size)
+            done += size
+    return plan

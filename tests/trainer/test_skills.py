@@ -115,7 +115,7 @@ def test_the_claimed_space_of_each_task_is_not_refuted_by_sampling(name: str) ->
     for task in skill.tasks:
         claimed = task.space * len(task.phrasings)
         prompts = [skill.generate(rng, "train", task).prompt for _ in range(150)]
-        assert len(set(prompts)) >= min(120, claimed * 0.5), task.name
+        assert len(set(prompts)) >= min(100, claimed * 0.5), task.name
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,6 +12,7 @@ from typing import Any
 from trainer.data.skills.about_facts import (
     CLOSINGS,
     FACTS,
+    GREETED,
     GREETINGS,
     QUESTIONS,
     REFUSAL,
@@ -101,6 +102,24 @@ def _draw_unknown(rng: random.Random) -> Draft:
     return _conversation(rng, [UNKNOWN], {UNKNOWN: REFUSAL}, {"question": question})
 
 
+def _draw_greeting(rng: random.Random) -> Draft:
+    """A message that is only a greeting, thanks or a farewell, with or without a name."""
+    word = pick(rng, tuple(GREETED))
+    name = pick(rng, NAMES)
+    ways = (("", ""), (f", I am {name}", f" {name}"), (f" from {name}", f" {name}"))
+    said, called = pick(rng, ways)
+    end = pick(rng, ("", "!", "."))
+
+    def solve() -> Solution:
+        hello = f"{GREETED[word]}{called}!"
+        check = {"kind": "facts", "facts": [REFUSAL[1]], "hello": hello, "bye": ""}
+        return f"{hello} {REFUSAL[1]}", check
+
+    return Draft({"message": f"{word}{said}{end}"}, solve)
+
+
+GREETING = ("{message}",)
+GREETING_HELDOUT = ("Well, {message}",)
 UNKNOWN_PHRASES = ("{hello}{question}{bye}", "{hello}I have a question. {question}{bye}")
 UNKNOWN_HELDOUT = ("{hello}By the way: {question}{bye}",)
 
@@ -230,6 +249,7 @@ ABOUT = Skill(
         Task("terms", _draw_terms, TERMS, TERMS_HELDOUT, _PAIRS * _FRAMES, 3.0),
         Task("term", _draw_term, TERM, TERM_HELDOUT, len(FACTS) * _FRAMES * 4, 2.0),
         Task("talk", _draw_talk, TALK_PHRASES, TALK_HELDOUT, 64 * _FRAMES * 4, 1.0),
+        Task("greeting", _draw_greeting, GREETING, GREETING_HELDOUT, 33 * 2 * len(NAMES), 0.5),
         Task("unknown", _draw_unknown, UNKNOWN_PHRASES, UNKNOWN_HELDOUT, len(CITIES) * 6 * _FRAMES),
         Task("tpf", _draw_tpf, TPF, TPF_HELDOUT, 29 * 8 * _FRAMES, 1.5),
         Task("blocks", _draw_blocks, BLOCKS, BLOCKS_HELDOUT, 301 * _FRAMES),
@@ -238,6 +258,6 @@ ABOUT = Skill(
         Task("accept", _draw_accept, ACCEPT, ACCEPT_HELDOUT, 60 * 49 * _FRAMES, 0.7),
         Task("forwards", _draw_forwards, FORWARDS, FORWARDS_HELDOUT, 19 * 28 * _FRAMES, 0.7),
     ),
-    weight=0.9,
+    weight=0.8,
     varied=False,
 )

@@ -168,7 +168,7 @@ TALK: dict[str, tuple[str, str]] = {
         "Try a sum with its working or a question about Unblur.",
     ),
     "How big are you?": (
-        "I am a small model with a few million weights.",
+        "I am a small model with tens of millions of weights.",
         "My experts are stored in NVFP4.",
     ),
     "Are you a chatbot?": (
@@ -206,3 +206,18 @@ REFUSAL = (
     "I do not know that, because I am a small model with a closed set of skills.",
     "Ask me for arithmetic, lists, strings, dates, units, JSON, Python or a story.",
 )
+
+# A message that only greets, thanks or leaves -> how the reply begins
+GREETED: dict[str, str] = {
+    "Hi": "Hi",
+    "Hello": "Hello",
+    "Hey": "Hey",
+    "Hi there": "Hi",
+    "Hello there": "Hello",
+    "Good morning": "Good morning",
+    "Good evening": "Good evening",
+    "Thanks": "You are welcome",
+    "Thank you": "You are welcome",
+    "Bye": "Goodbye",
+    "Goodbye": "Goodbye",
+}

@@ -54,8 +54,11 @@ def _times(rng: random.Random) -> str:
 def _draw_product(rng: random.Random) -> Draft:
     """a * b with an optional third term: `17 * 24 + 9`."""
     shape = rng.random()
-    a = number(rng, 101, 999) if shape < 0.35 else number(rng, 11, 99)
-    b = number(rng, 11, 99) if shape > 0.2 else number(rng, 2, 9)
+    if shape < 0.08:
+        a, b = number(rng, 2, 19), number(rng, 2, 9)
+    else:
+        a = number(rng, 101, 999) if shape < 0.38 else number(rng, 11, 99)
+        b = number(rng, 11, 99) if shape > 0.26 else number(rng, 2, 9)
     c = number(rng, 1, 99)
     sign = rng.random()
     times = _times(rng)
@@ -103,9 +106,15 @@ def _draw_bracket(rng: random.Random) -> Draft:
     )
 
 
+def _sized(rng: random.Random) -> int:
+    """A number of one to four digits, longer ones more often."""
+    top = pick(rng, (9, 99, 99, 999, 999, 9999, 9999, 9999))
+    return number(rng, max(1, top // 10), top)
+
+
 def _draw_column(rng: random.Random) -> Draft:
-    """Sum or difference of two numbers of two to four digits, in columns."""
-    a, b = number(rng, 100, 9999), number(rng, 11, 9999)
+    """Sum or difference of two numbers of one to four digits, in columns."""
+    a, b = _sized(rng), _sized(rng)
     if rng.random() < 0.5:
         return Draft(
             {"expr": _typed(rng, f"{a} + {b}")},
@@ -119,11 +128,11 @@ def _draw_column(rng: random.Random) -> Draft:
 
 
 def _draw_chain(rng: random.Random) -> Draft:
-    """Four or five terms added and subtracted from left to right."""
-    total = number(rng, 20, 200)
+    """Three to five terms added and subtracted from left to right."""
+    total = number(rng, 2, 200)
     expr = str(total)
     lines = []
-    for _ in range(number(rng, 3, 4)):
+    for _ in range(number(rng, 2, 4)):
         term = number(rng, 2, 99)
         minus = rng.random() < 0.5 and term <= total
         after = total - term if minus else total + term
@@ -136,7 +145,7 @@ def _draw_chain(rng: random.Random) -> Draft:
 
 def _draw_quotient(rng: random.Random) -> Draft:
     """a / b without a rest, b from 2 to 9."""
-    b, q = number(rng, 2, 9), number(rng, 11, 199)
+    b, q = number(rng, 2, 9), number(rng, 2, 199)
     a = b * q
     sign = "/" if rng.random() < 0.6 else "divided by"
     return Draft(
@@ -329,11 +338,9 @@ ARITHMETIC = Skill(
             89 * 89 * 8 * 8,
         ),
         Task("bracket", _draw_bracket, EXPRESSION_PHRASINGS, EXPRESSION_HELDOUT, 89 * 59 * 28),
-        Task(
-            "column", _draw_column, EXPRESSION_PHRASINGS, EXPRESSION_HELDOUT, 9900 * 9989 // 2, 2.0
-        ),
-        Task("chain", _draw_chain, EXPRESSION_PHRASINGS, EXPRESSION_HELDOUT, 181 * 98**3),
-        Task("quotient", _draw_quotient, EXPRESSION_PHRASINGS, EXPRESSION_HELDOUT, 8 * 189 * 2),
+        Task("column", _draw_column, EXPRESSION_PHRASINGS, EXPRESSION_HELDOUT, 9000 * 9000, 2.0),
+        Task("chain", _draw_chain, EXPRESSION_PHRASINGS, EXPRESSION_HELDOUT, 199 * 98**2),
+        Task("quotient", _draw_quotient, EXPRESSION_PHRASINGS, EXPRESSION_HELDOUT, 8 * 198 * 2),
         Task("boxes", _draw_boxes, BOXES, BOXES_HELDOUT, 37 * 44 * 18 * len(NAMES)),
         Task("shop", _draw_shop, SHOP, SHOP_HELDOUT, 64 * 37 * 37 * len(NAMES)),
         Task("share", _draw_share, SHARE, SHARE_HELDOUT, 8 * 50 * 12 * len(NAMES)),
@@ -341,5 +348,5 @@ ARITHMETIC = Skill(
         Task("together", _draw_together, TOGETHER, TOGETHER_HELDOUT, 55 * 8 * 10 * len(NAMES)),
         Task("saving", _draw_saving, SAVING, SAVING_HELDOUT, 91 * 27 * 17 * len(NAMES)),
     ),
-    weight=1.5,
+    weight=2.0,
 )

@@ -93,9 +93,9 @@ OPENERS = ("Hello! ", "Hi, ", "Please help me. ", "Quick question: ", "Next one:
 CLOSERS = (" Thanks!", " Thank you.", " Please be careful.")
 
 
-def vary(rng: random.Random, prompt: str) -> str:
+def vary(rng: random.Random, prompt: str, starts_with_data: bool) -> str:
     """The prompt as people may type it: mostly as it is, else with an opener or closer, a small
-    first letter, or no full stop at the end."""
+    first letter (unless that letter is part of the data), or no full stop at the end."""
     roll = rng.random()
     if roll > 0.2:
         return prompt
@@ -105,7 +105,7 @@ def vary(rng: random.Random, prompt: str) -> str:
     if roll < 0.1:
         return prompt + pick(rng, CLOSERS) if ended else prompt
     if roll < 0.15:
-        return prompt[0].lower() + prompt[1:]
+        return prompt if starts_with_data else prompt[0].lower() + prompt[1:]
     return prompt[:-1] if ended else prompt
 
 
@@ -143,7 +143,7 @@ class Skill:
             draft = chosen.draw(rng)
             prompt = phrasings[index].format_map(draft.fields)
             if self.varied and not unseen:
-                prompt = vary(rng, prompt)
+                prompt = vary(rng, prompt, phrasings[index].startswith("{"))
             if unseen or split_of(prompt) == split:
                 break
         answer, check = draft.solve()

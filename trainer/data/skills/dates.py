@@ -318,5 +318,5 @@ DATES = Skill(
             "clock_between", _draw_clock_between, CLOCK_BETWEEN, CLOCK_BETWEEN_HELDOUT, _CLOCKS * 60
         ),
     ),
-    weight=1.3,
+    weight=1.5,
 )

@@ -181,5 +181,5 @@ JSON = Skill(
         Task("team", _drawn(_team), PHRASINGS, HELDOUT, len(CITIES) * 31 * 31 * 100),
         Task("product", _drawn(_product), PHRASINGS, HELDOUT, len(NOUNS) * 99 * 201),
     ),
-    weight=1.0,
+    weight=0.7,
 )

@@ -24,6 +24,14 @@ def joined(items: Sequence[Item]) -> str:
     return ", ".join(map(str, items)) if items else "none"
 
 
+def typed(rng: random.Random, items: Sequence[Item]) -> str:
+    """A list as people type it: with commas, sometimes in brackets or with spaces alone."""
+    roll = rng.random()
+    if roll < 0.75:
+        return joined(items)
+    return f"[{joined(items)}]" if roll < 0.9 else " ".join(map(str, items))
+
+
 def tagged(items: Sequence[Item]) -> str:
     """`(1) 42, (2) 17`: the form in which a result is gathered before the answer."""
     return ", ".join(f"({i}) {item}" for i, item in enumerate(items, 1)) if items else "none"
@@ -69,7 +77,7 @@ def _draw_sort_numbers(rng: random.Random) -> Draft:
 
     order = ("from largest to smallest", "in descending order") if down else ()
     order = order or ("from smallest to largest", "in ascending order")
-    return Draft({"items": joined(items), "order": pick(rng, order)}, solve)
+    return Draft({"items": typed(rng, items), "order": pick(rng, order)}, solve)
 
 
 SORT_NUMBERS = (
@@ -83,16 +91,18 @@ SORT_NUMBERS_HELDOUT = ("Here are some numbers: {items}. Please order them {orde
 
 def _draw_sort_words(rng: random.Random) -> Draft:
     items = draw_words(rng, 3, 6)
+    if len({word[:3] for word in items}) < len(items):
+        return _draw_sort_words(rng)  # three letters shown must be enough to tell them apart
 
     def solve() -> Solution:
         done: list[str] = []
         lines = []
         for index, item in enumerate(items, 1):
             done.insert(bisect_right(done, item), item)
-            lines.append(f"({index}) {item} '{item[:2]}': {joined(done)}")
+            lines.append(f"({index}) {item} '{item[:3]}': {joined(done)}")
         return answer_items(lines, done)
 
-    return Draft({"items": joined(items)}, solve)
+    return Draft({"items": typed(rng, items)}, solve)
 
 
 SORT_WORDS = (
@@ -112,7 +122,7 @@ def _draw_reverse(rng: random.Random) -> Draft:
         lines = ["Items: " + ", ".join(tags), "Backwards: " + ", ".join(tags[::-1])]
         return answer_items(lines, back)
 
-    return Draft({"items": joined(items)}, solve)
+    return Draft({"items": typed(rng, items)}, solve)
 
 
 REVERSE = (
@@ -154,7 +164,7 @@ def _draw_filter(rng: random.Random) -> Draft:
                 lines.append(f"{item} {no}: no")
         return answer_items([*lines, f"Kept: {tagged(kept)}"], kept)
 
-    return Draft({"items": joined(items), "wanted": wanted}, solve)
+    return Draft({"items": typed(rng, items), "wanted": wanted}, solve)
 
 
 FILTER = (
@@ -178,7 +188,7 @@ def _draw_count(rng: random.Random) -> Draft:
             lines.append(f"{item} {yes if test(item) else no}: {count}")
         return answer_number(lines, count)
 
-    return Draft({"items": joined(items), "wanted": wanted}, solve)
+    return Draft({"items": typed(rng, items), "wanted": wanted}, solve)
 
 
 COUNT = (
@@ -202,7 +212,7 @@ def _draw_occurrences(rng: random.Random) -> Draft:
             lines.append(f"{item} {'is' if item == word else 'is not'} {word}: {count}")
         return answer_number(lines, count)
 
-    return Draft({"items": joined(items), "word": word}, solve)
+    return Draft({"items": typed(rng, items), "word": word}, solve)
 
 
 OCCURRENCES = (
@@ -225,7 +235,7 @@ def _draw_extreme(rng: random.Random) -> Draft:
         return answer_number(lines, best)
 
     word = pick(rng, ("largest", "maximum") if largest else ("smallest", "minimum"))
-    return Draft({"items": joined(items), "word": word}, solve)
+    return Draft({"items": typed(rng, items), "word": word}, solve)
 
 
 EXTREME = (
@@ -239,7 +249,7 @@ EXTREME_HELDOUT = ("Among {items}, which is the {word}?",)
 def _draw_sum(rng: random.Random) -> Draft:
     items = draw_numbers(rng, 4, 7)
     return Draft(
-        {"items": joined(items)}, lambda: answer_number(running_sum([0, *items]), sum(items))
+        {"items": typed(rng, items)}, lambda: answer_number(running_sum([0, *items]), sum(items))
     )
 
 
@@ -266,7 +276,7 @@ def _draw_dedupe(rng: random.Random) -> Draft:
                 lines.append(f"{item} new: ({len(kept)}) {item}")
         return answer_items([*lines, f"Kept: {tagged(kept)}"], kept)
 
-    return Draft({"items": joined(items)}, solve)
+    return Draft({"items": typed(rng, items)}, solve)
 
 
 DEDUPE = (
@@ -291,7 +301,7 @@ def _draw_map(rng: random.Random) -> Draft:
         lines = [f"({i}) {item} {sign} {k} = {result}" for i, (item, result) in rows]
         return answer_items([*lines, f"Results: {tagged(results)}"], results)
 
-    return Draft({"items": joined(items), "how": how}, solve)
+    return Draft({"items": typed(rng, items), "how": how}, solve)
 
 
 MAP = (
@@ -317,7 +327,7 @@ def _draw_slice(rng: random.Random) -> Draft:
         lines = ["Items: " + ", ".join(tags), f"Take {span}: " + ", ".join(chosen)]
         return answer_items(lines, kept)
 
-    return Draft({"items": joined(items), "k": k, "which": which}, solve)
+    return Draft({"items": typed(rng, items), "k": k, "which": which}, solve)
 
 
 SLICE = (
@@ -339,7 +349,7 @@ def _draw_position(rng: random.Random) -> Draft:
             lines.append(f"({index}) {item}: {'yes' if item == word else 'no'}")
         return answer_number(lines, place)
 
-    return Draft({"items": joined(items), "word": word}, solve)
+    return Draft({"items": typed(rng, items), "word": word}, solve)
 
 
 POSITION = (
@@ -350,12 +360,13 @@ POSITION_HELDOUT = ("Counting from 1, where does {word} stand in {items}?",)
 
 _TRIPLES = 99**3
 _WORDS = len(NOUNS) * (len(NOUNS) - 1) * (len(NOUNS) - 2)
+_PREFIXES = len({word[:3] for word in NOUNS})
 
 LISTS = Skill(
     "lists",
     (
         Task("sort_numbers", _draw_sort_numbers, SORT_NUMBERS, SORT_NUMBERS_HELDOUT, _TRIPLES, 2.5),
-        Task("sort_words", _draw_sort_words, SORT_WORDS, SORT_WORDS_HELDOUT, _WORDS, 2.0),
+        Task("sort_words", _draw_sort_words, SORT_WORDS, SORT_WORDS_HELDOUT, _PREFIXES**2, 2.0),
         Task("reverse", _draw_reverse, REVERSE, REVERSE_HELDOUT, _WORDS, 1.5),
         Task("filter", _draw_filter, FILTER, FILTER_HELDOUT, _TRIPLES, 2.0),
         Task("count", _draw_count, COUNT, COUNT_HELDOUT, _TRIPLES, 1.5),
@@ -367,5 +378,5 @@ LISTS = Skill(
         Task("slice", _draw_slice, SLICE, SLICE_HELDOUT, _WORDS),
         Task("position", _draw_position, POSITION, POSITION_HELDOUT, _WORDS),
     ),
-    weight=1.5,
+    weight=1.8,
 )

@@ -449,5 +449,5 @@ PYTHON = Skill(
             ("range_sum", _draw_range_sum, _CONDITIONS * _CHANGES, 1.0),
         )
     ),
-    weight=1.0,
+    weight=0.8,
 )

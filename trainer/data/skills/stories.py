@@ -129,5 +129,5 @@ STORIES = Skill(
         Task("one", _draw_one, ONE, ONE_HELDOUT, _SPACE, 1.5),
         Task("two", _draw_two, TWO, TWO_HELDOUT, _SPACE * (len(NAMES) - 1), 1.0),
     ),
-    weight=0.7,
+    weight=0.4,
 )

@@ -16,6 +16,7 @@ Solution = tuple[str, dict[str, Any]]
 
 VOWELS = "aeiou"
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+_NOUNS = frozenset(NOUNS)
 _STARTS = listed("b c d f g h j k l m n p r s t v w z br ch dr fl gr pl sh st th tr")
 _MIDDLES = listed("a e i o u ai ea oo")
 _ENDS = ("", "", "n", "r", "s", "t", "l", "m", "x", "ck", "nd")
@@ -29,6 +30,12 @@ def draw_word(rng: random.Random) -> str:
     for _ in range(2 if rng.random() < 0.7 else 3):
         word += pick(rng, _STARTS) + pick(rng, _MIDDLES) + pick(rng, _ENDS)
     return word[:10]
+
+
+def typed(rng: random.Random, word: str) -> str:
+    """A word as people type it: in single quotes; a noun also bare or in double quotes."""
+    roll = rng.random() if word in _NOUNS else 1.0
+    return word if roll < 0.25 else f'"{word}"' if roll < 0.4 else f"'{word}'"
 
 
 def _text(lines: list[str], value: str) -> Solution:
@@ -48,15 +55,15 @@ def _draw_reverse(rng: random.Random) -> Draft:
         lines = ["Letters: " + ", ".join(tags), "Backwards: " + ", ".join(tags[::-1])]
         return _text(lines, word[::-1])
 
-    return Draft({"word": word}, solve)
+    return Draft({"word": typed(rng, word)}, solve)
 
 
 REVERSE = (
-    "Reverse the word '{word}'.",
-    "Spell '{word}' backwards.",
-    "Write '{word}' from the last letter to the first.",
+    "Reverse the word {word}.",
+    "Spell {word} backwards.",
+    "Write {word} from the last letter to the first.",
 )
-REVERSE_HELDOUT = ("What is '{word}' in reverse?",)
+REVERSE_HELDOUT = ("What is {word} in reverse?",)
 
 
 def _draw_upper(rng: random.Random) -> Draft:
@@ -66,15 +73,15 @@ def _draw_upper(rng: random.Random) -> Draft:
         steps = ", ".join(f"'{letter}' -> '{letter.upper()}'" for letter in word)
         return _text([steps], word.upper())
 
-    return Draft({"word": word}, solve)
+    return Draft({"word": typed(rng, word)}, solve)
 
 
 UPPER = (
-    "Write '{word}' in capital letters.",
-    "Turn '{word}' into upper case.",
-    "Change every letter of '{word}' to a capital.",
+    "Write {word} in capital letters.",
+    "Turn {word} into upper case.",
+    "Change every letter of {word} to a capital.",
 )
-UPPER_HELDOUT = ("Convert '{word}' to uppercase letters.",)
+UPPER_HELDOUT = ("Convert {word} to uppercase letters.",)
 
 
 def _draw_count_letter(rng: random.Random) -> Draft:
@@ -89,15 +96,15 @@ def _draw_count_letter(rng: random.Random) -> Draft:
             lines.append(f"{index} '{other}' {'yes' if other == letter else 'no'} {count}")
         return _count(lines, count)
 
-    return Draft({"word": word, "letter": letter}, solve)
+    return Draft({"word": typed(rng, word), "letter": letter}, solve)
 
 
 COUNT_LETTER = (
-    "How many times does '{letter}' occur in '{word}'?",
-    "Count the letter '{letter}' in '{word}'.",
-    "How often is there a '{letter}' in the word '{word}'?",
+    "How many times does '{letter}' occur in {word}?",
+    "Count the letter '{letter}' in {word}.",
+    "How often is there a '{letter}' in the word {word}?",
 )
-COUNT_LETTER_HELDOUT = ("In '{word}', what is the number of letters equal to '{letter}'?",)
+COUNT_LETTER_HELDOUT = ("In {word}, what is the number of letters equal to '{letter}'?",)
 
 
 def _draw_vowels(rng: random.Random) -> Draft:
@@ -115,14 +122,14 @@ def _draw_vowels(rng: random.Random) -> Draft:
             lines.append(f"{index} '{letter}' {name} {count}")
         return _count(lines, count)
 
-    return Draft({"word": word, "kind": kind}, solve)
+    return Draft({"word": typed(rng, word), "kind": kind}, solve)
 
 
 COUNT_VOWELS = (
-    "How many {kind} are in '{word}'?",
-    "Count the {kind} of the word '{word}'.",
+    "How many {kind} are in {word}?",
+    "Count the {kind} of the word {word}.",
 )
-COUNT_VOWELS_HELDOUT = ("Tell me the number of {kind} that '{word}' has.",)
+COUNT_VOWELS_HELDOUT = ("Tell me the number of {kind} that {word} has.",)
 
 
 def _draw_replace(rng: random.Random) -> Draft:
@@ -136,15 +143,15 @@ def _draw_replace(rng: random.Random) -> Draft:
         steps = ", ".join(f"'{c}' -> '{new if c == old else c}'" for c in word)
         return _text([steps], word.replace(old, new))
 
-    return Draft({"word": word, "old": old, "new": new}, solve)
+    return Draft({"word": typed(rng, word), "old": old, "new": new}, solve)
 
 
 REPLACE = (
-    "Replace every '{old}' with '{new}' in '{word}'.",
-    "In the word '{word}', change '{old}' to '{new}'.",
-    "Take '{word}' and put '{new}' wherever there is '{old}'.",
+    "Replace every '{old}' with '{new}' in {word}.",
+    "In the word {word}, change '{old}' to '{new}'.",
+    "Take {word} and put '{new}' wherever there is '{old}'.",
 )
-REPLACE_HELDOUT = ("Swap each '{old}' of '{word}' for '{new}'.",)
+REPLACE_HELDOUT = ("Swap each '{old}' of {word} for '{new}'.",)
 
 
 def _draw_remove(rng: random.Random) -> Draft:
@@ -164,15 +171,15 @@ def _draw_remove(rng: random.Random) -> Draft:
             lines.append(f"'{letter}' out" if letter in gone else f"'{letter}' {kept} '{letter}'")
         return _text([", ".join(lines)], rest)
 
-    return Draft({"word": word, "what": what}, solve)
+    return Draft({"word": typed(rng, word), "what": what}, solve)
 
 
 REMOVE = (
-    "Remove {what} from '{word}'.",
-    "Write '{word}' but leave out {what}.",
-    "Delete {what} in the word '{word}'.",
+    "Remove {what} from {word}.",
+    "Write {word} but leave out {what}.",
+    "Delete {what} in the word {word}.",
 )
-REMOVE_HELDOUT = ("Strip {what} out of '{word}'.",)
+REMOVE_HELDOUT = ("Strip {what} out of {word}.",)
 
 
 def _draw_initials(rng: random.Random) -> Draft:
@@ -205,15 +212,15 @@ def _draw_length(rng: random.Random) -> Draft:
         tags = ", ".join(f"{i} '{letter}'" for i, letter in enumerate(word, 1))
         return _count([f"Letters: {tags}"], len(word))
 
-    return Draft({"word": word}, solve)
+    return Draft({"word": typed(rng, word)}, solve)
 
 
 LENGTH = (
-    "How many letters does '{word}' have?",
-    "How long is the word '{word}'?",
-    "Count the letters of '{word}'.",
+    "How many letters does {word} have?",
+    "How long is the word {word}?",
+    "Count the letters of {word}.",
 )
-LENGTH_HELDOUT = ("What is the length of '{word}'?",)
+LENGTH_HELDOUT = ("What is the length of {word}?",)
 
 
 def _draw_nth(rng: random.Random) -> Draft:
@@ -231,14 +238,14 @@ def _draw_nth(rng: random.Random) -> Draft:
         lines.append(f"Letter {tags[index - 1]}")
         return _text(lines, word[index - 1])
 
-    return Draft({"word": word, "where": where}, solve)
+    return Draft({"word": typed(rng, word), "where": where}, solve)
 
 
 NTH = (
-    "Which letter is at position {where} in '{word}'?",
-    "Give letter number {where} of '{word}'.",
+    "Which letter is at position {where} in {word}?",
+    "Give letter number {where} of {word}.",
 )
-NTH_HELDOUT = ("In '{word}', name the letter standing at place {where}.",)
+NTH_HELDOUT = ("In {word}, name the letter standing at place {where}.",)
 
 
 def _draw_shift(rng: random.Random) -> Draft:
@@ -250,15 +257,15 @@ def _draw_shift(rng: random.Random) -> Draft:
         steps = ", ".join(f"'{c}' -> '{m}'" for c, m in zip(word, moved, strict=True))
         return _text([steps], moved)
 
-    return Draft({"word": word, "k": k, "plural": "" if k == 1 else "s"}, solve)
+    return Draft({"word": typed(rng, word), "k": k, "plural": "" if k == 1 else "s"}, solve)
 
 
 SHIFT = (
-    "Shift every letter of '{word}' by {k} in the alphabet.",
-    "Move each letter of '{word}' forward by {k} place{plural}.",
-    "Encode '{word}' with a shift of {k}.",
+    "Shift every letter of {word} by {k} in the alphabet.",
+    "Move each letter of {word} forward by {k} place{plural}.",
+    "Encode {word} with a shift of {k}.",
 )
-SHIFT_HELDOUT = ("Apply a letter shift of {k} to the word '{word}'.",)
+SHIFT_HELDOUT = ("Apply a letter shift of {k} to the word {word}.",)
 
 
 def _draw_word_order(rng: random.Random) -> Draft:

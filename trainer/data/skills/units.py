@@ -266,5 +266,5 @@ UNITS = Skill(
         Task("decimal", _draw_decimal, DECIMAL, DECIMAL_HELDOUT, len(_TENTHS) * 99 * 9),
         Task("speed", _draw_speed, SPEED, SPEED_HELDOUT, 88 * 57 * _NAMED),
     ),
-    weight=1.0,
+    weight=1.2,
 )

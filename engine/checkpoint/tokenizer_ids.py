@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from engine.checkpoint.folder import JsonObject, ModelFolder, read_json
 from engine.checkpoint.refusals import DOWNLOAD_AGAIN, printable, refuse
+from engine.errors import CheckpointError
 from engine.models.llada2_spec import MASK_TOKENS, LLaDA2Spec
 
 _FIX = "Download tokenizer.json and config.json of one model."
@@ -18,26 +19,31 @@ _FIX = "Download tokenizer.json and config.json of one model."
 
 @dataclass(frozen=True)
 class TokenizerIds:
-    """added: special and added tokens, text -> id. largest: the highest id any token has. mask: its
-    mask token, if any.
-    """
+    """added: special and added tokens, text -> id. texts: every token, id -> text. largest: the
+    highest id. stated_mask: the text that tokenizer_config.json calls the mask token, if any."""
 
     added: Mapping[str, int]
-    largest: int
-    mask: tuple[str, int] | None
     texts: Mapping[int, str]
+    largest: int
+    stated_mask: str | None
+
+    def mask(self) -> tuple[str, int] | None:
+        """The mask token by its stated text, else by one of the usual ones."""
+        names = [self.stated_mask] if self.stated_mask else []
+        return next(
+            ((name, self.added[name]) for name in (*names, *MASK_TOKENS) if name in self.added),
+            None,
+        )
 
 
 def read_tokenizer_ids(folder: ModelFolder) -> TokenizerIds | None:
     """The ids of the folder's tokenizer, or None when it has no tokenizer.json. Raises
-    CheckpointError.
-    """
+    CheckpointError."""
     if "tokenizer.json" not in folder.file_names:
         return None
     data = read_json(folder.path / "tokenizer.json")
     added = _added_tokens(data)
     vocab = _vocabulary(data)
-    largest = max([*vocab.values(), *added.values()], default=-1)
     texts = {token_id: text for text, token_id in vocab.items()}
     texts.update({token_id: text for text, token_id in added.items()})
     stated: object = None
@@ -45,9 +51,12 @@ def read_tokenizer_ids(folder: ModelFolder) -> TokenizerIds | None:
         stated = read_json(folder.path / "tokenizer_config.json").get("mask_token")
     if isinstance(stated, dict):  # the long form: {"content": ..., "special": ...}
         stated = stated.get("content")
-    names = [stated] if isinstance(stated, str) else []
-    mask = next(((name, added[name]) for name in (*names, *MASK_TOKENS) if name in added), None)
-    return TokenizerIds(added, largest, mask, texts)
+    return TokenizerIds(
+        added=added,
+        texts=texts,
+        largest=max(texts, default=-1),
+        stated_mask=stated if isinstance(stated, str) else None,
+    )
 
 
 def check_tokenizer(ids: TokenizerIds, spec: LLaDA2Spec) -> tuple[str, ...]:
@@ -61,31 +70,39 @@ def check_tokenizer(ids: TokenizerIds, spec: LLaDA2Spec) -> tuple[str, ...]:
             file="tokenizer.json",
             item="vocab_size",
         )
-    if ids.mask is not None and ids.mask[1] != spec.mask_token_id:
-        raise refuse(
-            "checkpoint.mask_id_disagrees",
-            f"config.json: mask_token_id is {spec.mask_token_id}, but tokenizer.json gives"
-            f" {printable(ids.mask[0])} the id {ids.mask[1]}.",
-            _FIX,
-            file="config.json",
-            item="mask_token_id",
-        )
-    if ids.mask is None and spec.mask_token_id in ids.texts:
-        raise refuse(
-            "checkpoint.mask_id_disagrees",
-            f"config.json: mask_token_id is {spec.mask_token_id}, but in tokenizer.json that id is"
-            f" the ordinary token {printable(repr(ids.texts[spec.mask_token_id]))}.",
-            _FIX,
-            file="config.json",
-            item="mask_token_id",
-        )
-    notes = []
-    if ids.mask is None:
-        notes.append(f"The tokenizer has no token for the mask id {spec.mask_token_id}.")
+    notes = _check_mask(ids, spec)
     unknown = [str(stop) for stop in spec.stop_ids if stop not in ids.texts]
     if unknown:
         notes.append(f"The tokenizer has no token for the stop id {', '.join(unknown)}.")
     return tuple(notes)
+
+
+def _check_mask(ids: TokenizerIds, spec: LLaDA2Spec) -> list[str]:
+    wanted = spec.mask_token_id
+    text, mask = ids.texts.get(wanted), ids.mask()
+    named = text is not None and text in ids.added and "mask" in text.lower()
+    if ids.stated_mask is None and named:
+        return []  # whatever it is called, and whatever other mask tokens there are
+    if mask is not None and mask[1] != wanted:
+        raise _mask_disagrees(wanted, f"gives {printable(mask[0])} the id {mask[1]}")
+    if mask is not None:
+        return []
+    if text is None:
+        return [f"The tokenizer has no token for the mask id {wanted}."]
+    if text in ids.added:
+        return [f"The mask id {wanted} is the tokenizer's token {printable(text)}."]
+    shown = printable(repr(text))
+    raise _mask_disagrees(wanted, f"uses that id for the ordinary token {shown}")
+
+
+def _mask_disagrees(wanted: int, problem: str) -> CheckpointError:
+    return refuse(
+        "checkpoint.mask_id_disagrees",
+        f"config.json: mask_token_id is {wanted}, but tokenizer.json {problem}.",
+        _FIX,
+        file="config.json",
+        item="mask_token_id",
+    )
 
 
 def _added_tokens(data: JsonObject) -> dict[str, int]:

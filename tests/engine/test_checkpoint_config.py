@@ -106,6 +106,26 @@ def test_the_tokenizers_own_name_for_the_mask_counts(model: Path) -> None:
     assert "<noise>" in refusal(model).message
 
 
+@pytest.mark.parametrize(
+    ("added", "noted"),
+    [
+        ({"<|mdm_mask|>": 503, "[MASK]": 7}, False),
+        ({"<|reserved|>": 503}, True),
+    ],
+)
+def test_a_mask_token_by_another_name_is_accepted(
+    model: Path, added: dict[str, int], noted: bool
+) -> None:
+    write_tokenizer(model, 512, {"<|endoftext|>": 500} | added)
+    notes = open_checkpoint(model).notes
+    assert any("mask id 503" in note for note in notes) == noted
+
+
+def test_a_mask_id_beyond_the_tokenizer_is_noted(model: Path) -> None:
+    write_tokenizer(model, 501, {"<|endoftext|>": 500})
+    assert any("no token for the mask id 503" in note for note in open_checkpoint(model).notes)
+
+
 def test_a_tokenizer_larger_than_the_vocabulary_is_refused(model: Path) -> None:
     write_tokenizer(model, 513, {"<|mask|>": 503})
     error = refusal(model)

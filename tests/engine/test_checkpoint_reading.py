@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from folder_maker import (
@@ -338,3 +340,27 @@ def test_a_tensor_larger_than_the_window_is_read_whole(tmp_path: Path) -> None:
         assert torch.equal(whole, wanted[name])
         assert b"".join(scanned[name]) == wanted[name].numpy().tobytes()
     file.close()
+
+
+def test_checking_every_value_keeps_no_pages_of_the_file(
+    shared_fixtures: Path, tmp_path: Path
+) -> None:
+    """Memory stays far below the file's size while and after it is validated."""
+    folder = copy_folder(shared_fixtures / "llada2-tiny", tmp_path / "model")
+    edit_json(folder, "config.json", vocab_size=700_000)
+
+    def grow(tensors: dict[str, Tensor]) -> None:
+        for name in ("model.word_embeddings.weight", "lm_head.weight"):
+            tensors[name] = torch.ones(700_000, 64, dtype=torch.bfloat16)
+
+    edit_tensors(folder, grow)
+    gc.collect()
+    process = psutil.Process()
+    before, seen = process.memory_info().rss, [0]
+    checkpoint = open_checkpoint(
+        folder, progress=lambda *_: seen.append(process.memory_info().rss - before)
+    )
+    seen.append(process.memory_info().rss - before)
+    assert checkpoint.total_bytes > 175e6
+    assert len(seen) > 3
+    assert max(seen) < 60e6

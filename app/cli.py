@@ -64,11 +64,11 @@ def run(argv: Sequence[str]) -> int:
 
 def _run_window(options: argparse.Namespace) -> int:
     if options.screenshots is not None:
-        from app.ui.screenshots import save_pages
+        from app.screenshots import save_pages
 
         return save_pages(options.screenshots)
     if options.screenshot is not None:
-        from app.ui.screenshots import save_answer
+        from app.screenshots import save_answer
 
         return save_answer(options.screenshot, options.model)
     from app.desktop import run_window

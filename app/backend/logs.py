@@ -55,7 +55,7 @@ def stop_logging() -> None:
     """Closes what `start_logging` opened and gives Qt its own message handler back."""
     global _crash_file
     qInstallMessageHandler(None)
-    for handler in list(log.handlers):
+    for handler in [h for h in log.handlers if isinstance(h, logging.FileHandler)]:
         log.removeHandler(handler)
         handler.close()
     if _crash_file is not None:

@@ -75,7 +75,7 @@ class SettingsStore:
     def _read(self) -> Settings:
         try:
             text = self.path.read_text(encoding="utf-8")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return Settings()
         except (OSError, UnicodeDecodeError) as error:
             self._may_write = False

@@ -37,6 +37,7 @@ _WEIGHTS = (
     (math.inf, QFont.Weight.DemiBold),
 )
 BAR_SHARE = 0.28  # of the masked colour over the page
+DRAFT_BLUR = 0.7  # of that, behind a draft nothing is known about
 _STATE_NAMES = {
     TokenState.MASKED: "masked",
     TokenState.DRAFT: "draft",
@@ -158,7 +159,7 @@ class CanvasView(QWidget):
         font, color = self._plain, QColor(colors.text)
         if state == TokenState.DRAFT:
             blur = 1.0 if math.isnan(placed.cell.confidence) else 1.0 - placed.cell.confidence
-            self._paint_bar(painter, self._ink_box(placed), 0.7 * blur)
+            self._paint_bar(painter, self._ink_box(placed), DRAFT_BLUR * blur)
             font, color = self._draft_font(placed.cell.confidence), QColor(colors.draft)
         elif state == TokenState.EDITED:
             color = QColor(colors.edited)

@@ -28,6 +28,7 @@ class ErrorCard(QFrame):
         self.code = QLabel(self)
         self.code.setProperty("tone", "figures")
         self.button = QPushButton(self)
+        self.button.setAccessibleName(self.tr("Do what the error asks for"))
         self.button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.button.clicked.connect(lambda: self.pressed.emit(self._action))
         words = QVBoxLayout()

@@ -20,6 +20,7 @@ from PySide6.QtGui import (
     QTextTableFormat,
 )
 
+from app.ui.markdown_source import TAB_STAND_IN
 from app.ui.theme import MONO_FAMILY, Size, Space, Theme
 
 BODY_LINE = 24
@@ -37,6 +38,7 @@ def style_plain(document: QTextDocument) -> None:
 
 def style_markdown(document: QTextDocument, theme: Theme) -> None:
     """Restyles every block of a document that was just read from Markdown."""
+    _restore_tabs(document)
     tables: dict[int, QTextTable] = {}
     code: list[tuple[int, int]] = []  # first and last position of each run of code blocks
     block = document.begin()
@@ -63,6 +65,13 @@ def style_markdown(document: QTextDocument, theme: Theme) -> None:
     for first, last in reversed(code):  # from the end, because each box moves what follows
         _box_code(document, first, last, theme)
     document.rootFrame().setFrameFormat(_no_margin(document))
+
+
+def _restore_tabs(document: QTextDocument) -> None:
+    cursor = document.find(TAB_STAND_IN)
+    while not cursor.isNull():
+        cursor.insertText("\t")
+        cursor = document.find(TAB_STAND_IN, cursor)
 
 
 def _is_code(block: QTextBlock) -> bool:

@@ -13,6 +13,7 @@ import math
 from PySide6.QtCore import QMimeData, QSize, Qt, QUrl, Slot
 from PySide6.QtGui import (
     QDesktopServices,
+    QFontMetricsF,
     QResizeEvent,
     QTextCursor,
     QTextDocument,
@@ -23,7 +24,7 @@ from PySide6.QtWidgets import QFrame, QSizePolicy, QTextBrowser, QWidget
 
 from app.ui.markdown_source import for_display
 from app.ui.markdown_style import style_markdown, style_plain
-from app.ui.theme import Shape, Size, Space, Theme, ui_font
+from app.ui.theme import Shape, Size, Space, Theme, mono_font, ui_font
 
 _FLAVOUR = (
     QTextDocument.MarkdownFeature.MarkdownDialectGitHub
@@ -52,6 +53,7 @@ class MessageText(QTextBrowser):
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.document().setDocumentMargin(0)
         self.document().setIndentWidth(Space.XL)
+        self.setTabStopDistance(QFontMetricsF(mono_font()).horizontalAdvance("0") * 4)
         self.document().setDefaultFont(ui_font(Size.BODY))
         self.anchorClicked.connect(self._open)
         theme.changed.connect(self._render)

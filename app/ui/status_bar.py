@@ -122,7 +122,7 @@ class StatusBar(QFrame):
                 "tok/s: tokens kept in the answer so far, up to the first stop token, per second "
                 "since its first decode pass. Reading the prompt is not counted."
             ),
-            "00,000 tok/s",
+            "000,000 tok/s",
             self,
         )
         self.tpf = Figure(
@@ -131,16 +131,19 @@ class StatusBar(QFrame):
                 "TPF, tokens per forward: tokens kept in the answer divided by the forward passes "
                 "spent on it, cache commits counted. The higher, the fewer passes it needed."
             ),
-            "TPF 00.0",
+            "TPF 000.0",
             self,
         )
         self.step = Figure(
-            self.tr("Step"), self.tr("Forward passes made over the current block."), "step 00", self
+            self.tr("Step"),
+            self.tr("Forward passes over the current block."),
+            "step 000",
+            self,
         )
         self.block = Figure(
             self.tr("Block"),
             self.tr("The block being written, and the most blocks this answer may have."),
-            "block 00/00",
+            "block 000/000",
             self,
         )
         self.device = Figure(

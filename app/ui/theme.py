@@ -198,7 +198,7 @@ class Theme(QObject):
         return self.colors is DARK
 
     def choose(self, appearance: str) -> None:
-        """ "system", "light" or "dark". The choice also reaches native dialogs."""
+        """Takes "system", "light" or "dark". The choice also reaches native dialogs."""
         self.appearance = appearance
         hints = QGuiApplication.styleHints()
         wanted = {"light": Qt.ColorScheme.Light, "dark": Qt.ColorScheme.Dark}.get(appearance)
@@ -206,11 +206,10 @@ class Theme(QObject):
             hints.unsetColorScheme()
         else:
             hints.setColorScheme(wanted)
-        self._follow()
+        self._follow(hints.colorScheme())
 
-    @Slot()
-    def _follow(self) -> None:
-        scheme = QGuiApplication.styleHints().colorScheme()
+    @Slot(Qt.ColorScheme)
+    def _follow(self, scheme: Qt.ColorScheme) -> None:
         dark = self.appearance == "dark" or (
             self.appearance == "system" and scheme == Qt.ColorScheme.Dark
         )

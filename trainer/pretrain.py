@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from trainer.demo_config import DemoConfig, Vocabulary
     from trainer.pretrain_loop import Data, Pretrainer
+    from trainer.pretrain_model import ComputePath, TrainingModel
 
 BEGAN = time.monotonic()
 RESERVE = 15.0  # seconds kept at the end of a piece for its checkpoint and the final measurement
@@ -135,7 +136,7 @@ def _run(args: argparse.Namespace) -> int:
 def _with_data(args: argparse.Namespace, config: DemoConfig, data: Data) -> int:
     import torch
 
-    from trainer.pretrain_loop import Cadence, Goal, Pretrainer
+    from trainer.pretrain_loop import Cadence, Goal, Pretrainer, new_model
     from trainer.pretrain_model import ComputePath
 
     name = args.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -144,18 +145,20 @@ def _with_data(args: argparse.Namespace, config: DemoConfig, data: Data) -> int:
     if device.type == "cuda":
         _say(f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}")
     path = ComputePath.of(device, args.compile, experts=args.experts, attention=args.attention)
+    facts: dict[str, Any] = {"device": _device_words(device), "torch": str(torch.__version__)}
+    if args.check_only or (args.compile and not args.no_check):
+        model = _checked(args, config, vocabulary, data, path, facts, device)
+    else:
+        model = new_model(config, vocabulary, device, path)
+    if args.check_only:
+        return 0
     if args.trial is not None:
         from trainer.pretrain_trial import compare
 
-        return compare(args.variants, args.trial, config, vocabulary, data, device, path, _say)
-    facts: dict[str, Any] = {"device": _device_words(device), "torch": str(torch.__version__)}
-    if args.check_only or (args.compile and not args.no_check):
-        path, facts["check"], facts["given_up"] = _checked(
-            args, config, vocabulary, data, device, path
+        return compare(
+            args.variants, args.trial, config, vocabulary, data, device, model.path, _say
         )
-        if args.check_only:
-            return 0
-    trainer = Pretrainer(config, vocabulary, data, args.run, device, path, _say)
+    trainer = Pretrainer(config, model, data, args.run, _say)
     if trainer.resume():
         _say(f"continuing {args.run} at step {trainer.step}")
     elif args.adopt is not None:
@@ -176,7 +179,7 @@ def _with_data(args: argparse.Namespace, config: DemoConfig, data: Data) -> int:
         {
             **facts,
             "from_step": trainer.step,
-            "path": vars(path),
+            "path": vars(model.path),
             "goal": vars(goal),
             "warm_from": trainer.warm_from,
             "config": config.as_json(),
@@ -192,19 +195,23 @@ def _checked(
     config: DemoConfig,
     vocabulary: Vocabulary,
     data: Data,
+    path: ComputePath,
+    facts: dict[str, Any],
     device: torch.device,
-    path: Any,
-) -> tuple[Any, dict[str, Any], list[str]]:
+) -> TrainingModel:
+    """A model on the first path that is right; what was found goes into `facts`."""
     from trainer.pretrain_check import alternatives, choose_path
     from trainer.pretrain_loop import Validation
 
     valid = Validation(config, data.valid, device)
-    data.valid.given = 0
+    data.valid.rewind()
     named = args.experts is not None or args.attention is not None
     paths = [path] if named else alternatives(path)
     outcome = choose_path(config, vocabulary, valid.store, valid.plans[0], device, paths, _say)
-    facts = {"largest_gradient_difference": outcome.difference, "of": outcome.worst}
-    return outcome.path, facts, list(outcome.given_up)
+    facts["largest_gradient_difference"] = outcome.difference
+    facts["largest_difference_in"] = outcome.worst
+    facts["given_up"] = list(outcome.given_up)
+    return outcome.model
 
 
 def read_vocabulary(folder: Path) -> Vocabulary:

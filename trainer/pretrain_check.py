@@ -16,10 +16,10 @@ from torch import Tensor
 from engine.errors import RuntimeFailure
 from engine.models.llada2 import SparseMLP
 from trainer.batches import Plan
-from trainer.demo_config import DemoConfig, Vocabulary, spec_of
+from trainer.demo_config import DemoConfig, Vocabulary
 from trainer.example_store import ExampleStore
 from trainer.master import MasterWeights
-from trainer.pretrain_loop import prepare
+from trainer.pretrain_loop import new_model, prepare
 from trainer.pretrain_model import ComputePath, TrainingModel
 
 # Norm of the difference over the norm. bfloat16 rounding flips near ties of the router, so that
@@ -32,11 +32,11 @@ CHECK_STD = 0.05  # larger than the initial weights, so that attention and exper
 _FAILURES = (RuntimeError, AssertionError, TypeError, ValueError, AttributeError, KeyError)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Outcome:
-    """The path that was chosen, the largest gradient difference seen, and the ways given up."""
+    """The model that computes right, the largest gradient difference seen, the ways given up."""
 
-    path: ComputePath
+    model: TrainingModel
     difference: float
     worst: str
     given_up: tuple[str, ...]
@@ -66,18 +66,20 @@ def choose_path(
     paths: Sequence[ComputePath],
     say: Callable[[str], None],
 ) -> Outcome:
-    """The first of `paths` that computes the loss and the gradients of the plain path.
+    """The first of `paths` that computes the loss and the gradients of the plain path. The model is
+    ready for a run: what it compiled is kept, its weights are to be set.
 
     Raises RuntimeFailure when none does.
     """
-    plain_loss, plain = _gradients(config, vocabulary, store, plan, device, None)
+    plain_loss, plain = _gradients(_plain(config, vocabulary, device), config, store, plan)
     given_up: list[str] = []
     for path in paths:
         name = f"{path.experts} experts, {path.attention} attention, " + (
             "compiled" if path.compiled else "not compiled"
         )
         try:
-            loss, grads = _gradients(config, vocabulary, store, plan, device, path)
+            model = new_model(config, vocabulary, device, path)
+            loss, grads = _gradients(model, config, store, plan)
         except _FAILURES as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
             reason = f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
@@ -89,7 +91,7 @@ def choose_path(
                 f"check of {name}: loss differs by {apart:.1e}, gradient {difference:.1e} ({worst})"
             )
             if difference <= LIMIT[dtype] and apart <= LOSS_LIMIT[dtype]:
-                return Outcome(path, difference, worst, tuple(given_up))
+                return Outcome(model, difference, worst, tuple(given_up))
             reason = f"gradient of {worst} differs by {difference:.2g}, loss by {apart:.2g}"
         given_up.append(f"{name}: {reason}")
         say(f"FALLBACK: {given_up[-1]}")
@@ -100,24 +102,20 @@ def choose_path(
     )
 
 
+def _plain(config: DemoConfig, vocabulary: Vocabulary, device: torch.device) -> TrainingModel:
+    """The model with the engine's own expert sum, a dense mask and no compiler."""
+    model = new_model(config, vocabulary, device, ComputePath("wide", "dense", compiled=False))
+    for layer in model.decoder_layers:
+        if isinstance(layer.mlp, SparseMLP):
+            layer.mlp.experts.compute = None
+    return model
+
+
 def _gradients(
-    config: DemoConfig,
-    vocabulary: Vocabulary,
-    store: ExampleStore,
-    plan: Plan,
-    device: torch.device,
-    path: ComputePath | None,
+    model: TrainingModel, config: DemoConfig, store: ExampleStore, plan: Plan
 ) -> tuple[float, dict[str, Tensor]]:
-    """Loss and gradients by stack of one batch; path None: the plain way."""
-    spec = spec_of(config.shape, vocabulary)
-    slots = int(config.tokens_per_step * config.loss_share)
-    plain = ComputePath("wide", "dense", compiled=False)
-    model = TrainingModel(spec, config.windows, config.window_blocks, slots, path or plain, device)
-    if path is None:
-        for layer in model.decoder_layers:
-            if isinstance(layer.mlp, SparseMLP):
-                layer.mlp.experts.compute = None
-    master = MasterWeights(model.model, spec, config.optimiser, frozenset())
+    """Loss and gradients by stack of one batch, from weights that depend on the seed alone."""
+    master = MasterWeights(model.model, model.spec, config.optimiser, frozenset())
     master.initialise(config.seed)
     for stack in master.stacks.values():
         if not stack.name.endswith("norm.weight"):
@@ -126,10 +124,11 @@ def _gradients(
     batch = prepare(store, plan, model, config.noise, config.seed, 0)
     losses, _ = batch.run(model)
     losses.loss.backward()
-    grads = {
-        name: torch.stack([p.grad for p in stack.params if p.grad is not None])
-        for name, stack in master.stacks.items()
-    }
+    grads = {}
+    for name, stack in master.stacks.items():
+        grads[name] = torch.stack([p.grad for p in stack.params if p.grad is not None])
+        for parameter in stack.params:
+            parameter.grad = None
     return float(losses.loss.detach()), grads
 
 

@@ -115,6 +115,15 @@ class Validation:
         return total / len(self.plans), right / max(1.0, counted)
 
 
+def new_model(
+    config: DemoConfig, vocabulary: Vocabulary, device: torch.device, path: ComputePath
+) -> TrainingModel:
+    """A model of the recipe's shape; its weights are not set yet (`MasterWeights` does that)."""
+    slots = int(config.tokens_per_step * config.loss_share)
+    spec = spec_of(config.shape, vocabulary)
+    return TrainingModel(spec, config.windows, config.window_blocks, slots, path, device)
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """One noised batch on the device, [N, L] each."""
@@ -155,22 +164,17 @@ class Pretrainer:
     def __init__(
         self,
         config: DemoConfig,
-        vocabulary: Vocabulary,
+        model: TrainingModel,
         data: Data,
         run: Path,
-        device: torch.device,
-        path: ComputePath,
         say: Callable[[str], None],
     ) -> None:
         self.config = config
         self.run = run
-        self.device = device
         self.say = say
-        self.spec = spec_of(config.shape, vocabulary)
-        slots = int(config.tokens_per_step * config.loss_share)
-        self.model = TrainingModel(
-            self.spec, config.windows, config.window_blocks, slots, path, device
-        )
+        self.model = model
+        self.spec = model.spec
+        device = model.device
         parts = frozenset(config.quantised)
         self.master = MasterWeights(self.model.model, self.spec, config.optimiser, parts)
         self.master.initialise(config.seed)

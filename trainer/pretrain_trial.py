@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from trainer.demo_config import DemoConfig, Vocabulary
-from trainer.pretrain_loop import Cadence, Data, Goal, Pretrainer
+from trainer.pretrain_loop import Cadence, Data, Goal, Pretrainer, new_model
 from trainer.pretrain_model import ComputePath
 
 WARM_STEPS = 3
@@ -94,10 +94,12 @@ def _one(
         variant.path.get("attention", path.attention),
         path.compiled,
     )
-    data.train.given = data.valid.given = 0
+    data.train.rewind()
+    data.valid.rewind()
     began = time.monotonic()
     with TemporaryDirectory() as folder:
-        run = Pretrainer(config, vocabulary, data, Path(folder), device, chosen, say)
+        model = new_model(config, vocabulary, device, chosen)
+        run = Pretrainer(config, model, data, Path(folder), say)
         losses, _ = run.update(0.0)
         for _ in range(WARM_STEPS):
             run.update(0.0)

@@ -189,6 +189,10 @@ class ShardFeed:
         self.given += 1
         return examples
 
+    def rewind(self) -> None:
+        """Begins again with the first shard; files that were made are read again."""
+        self.given = 0
+
     def close(self) -> None:
         """Ends the workers; what they had begun is dropped."""
         if self._pool is not None:

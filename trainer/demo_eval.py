@@ -30,6 +30,11 @@ from trainer.data.template import ChatEncoder
 if TYPE_CHECKING:
     from engine.engine import TorchEngine
 
+SPLITS: dict[str, Split] = {
+    "heldout": "heldout",
+    "heldout_templates": "heldout_templates",
+    "valid": "valid",
+}
 ROOM = 96  # tokens a reply may have beyond the longest reference of its batch
 
 
@@ -51,10 +56,8 @@ class Arm:
         try:
             model, rule, split = text.split(":")
             threshold, _, editing = rule.partition("/")
-            if split not in ("heldout", "heldout_templates", "valid"):
-                raise ValueError(split)
-            return cls(model, float(threshold), float(editing) if editing else None, split)
-        except ValueError as error:
+            return cls(model, float(threshold), float(editing) if editing else None, SPLITS[split])
+        except (ValueError, KeyError) as error:
             raise RequestError(
                 "demo_eval.arm",
                 f"{text!r} is not MODEL:THRESHOLD[/EDITING]:SPLIT.",
@@ -233,7 +236,7 @@ def markdown(results: dict[str, list[Score]]) -> str:
 def _measure(args: argparse.Namespace, arms: list[Arm], models: dict[str, Path]) -> dict[str, Any]:
     """Decodes every arm; returns the record with replies and no verdicts yet."""
     began = time.monotonic()
-    splits = list(dict.fromkeys(arm.split for arm in arms))
+    splits: list[Split] = list(dict.fromkeys(arm.split for arm in arms))
     prompts = collect(args.seed, splits, args.per_skill)
     print(f"[{time.monotonic() - began:6.1f}] prompts ready", flush=True)
     record: dict[str, Any] = {"seed": args.seed, "per_skill": args.per_skill, "arms": {}}
@@ -270,7 +273,7 @@ def _report(out: Path, record: dict[str, Any]) -> None:
         name: Arm(a["model"], a["threshold"], a["editing"], a["split"])
         for name, a in record["arms"].items()
     }
-    splits = list(dict.fromkeys(arm.split for arm in arms.values()))
+    splits: list[Split] = list(dict.fromkeys(arm.split for arm in arms.values()))
     prompts = collect(record["seed"], splits, record["per_skill"])
     results: dict[str, list[Score]] = {}
     figures: dict[str, Any] = {"seed": record["seed"], "per_skill": record["per_skill"]}
@@ -342,9 +345,7 @@ def main(arguments: list[str] | None = None) -> int:
             if unknown or not arms:
                 raise RequestError(
                     "demo_eval.arm",
-                    f"no --model is named {', '.join(sorted(unknown))}."
-                    if unknown
-                    else "no --arm.",
+                    f"no --model is named {', '.join(sorted(unknown)) or 'by an --arm'}.",
                     "See python -m trainer.demo_eval --help.",
                 )
             record = _measure(args, arms, models)

@@ -228,7 +228,7 @@ def export(
         if size * 1e6 > MAX_BYTES:
             raise CheckpointError(
                 "demo_export.too_large",
-                f"the folder has {size:.2f} MB, more than the {MAX_BYTES / 1e6:.0f} MB it may have.",
+                f"the folder has {size:.2f} MB; it may have {MAX_BYTES / 1e6:.0f} MB.",
                 "Quantise more parts (the recipe's `quantised`), or train a smaller shape.",
                 file=str(nvfp4),
             )
@@ -260,11 +260,9 @@ def main(arguments: list[str] | None = None) -> int:
     p.add_argument("--tokenizer", type=Path, default=Path("assets/demo"))
     p.add_argument("--nvfp4", type=Path, metavar="DIR", help="write the NVFP4 checkpoint here")
     p.add_argument("--bf16", type=Path, metavar="DIR", help="write the bfloat16 checkpoint here")
+    p.add_argument("--threshold", type=float, default=0.95, help="threshold it decodes with")
     p.add_argument(
-        "--threshold", type=float, default=0.95, help="default threshold it decodes with"
-    )
-    p.add_argument(
-        "--editing-threshold", type=float, help="default editing threshold (none: editing is off)"
+        "--editing-threshold", type=float, help="editing threshold (not given: editing is off)"
     )
     args = p.parse_args(arguments)
     try:

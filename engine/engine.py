@@ -33,6 +33,7 @@ from engine.models.llada2_spec import LLaDA2Spec
 from engine.protocol import ProgressCallback
 from engine.runtime.cache import KVCache
 from engine.runtime.eager import EagerRuntime
+from engine.runtime.pieces import make_pieces
 from engine.runtime.rows import Row
 from engine.runtime.step import StepProgram
 from engine.tokenizer import ChatTokenizer
@@ -91,7 +92,7 @@ def make_runtime(
     state = BlockState.allocate(batch, spec.block_length, device)
     suppressed = spec.mask_token_id if options.suppress_mask else None
     program = StepProgram(model, cache, state, make_rule(spec, device, options), suppressed)
-    return EagerRuntime(program, spec.mask_token_id, options.stop_after_block)
+    return EagerRuntime(make_pieces(program, options.stop_after_block))
 
 
 class TorchEngine:

@@ -7,15 +7,28 @@ Slots past the last written position hold stale values, which no query can see.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
 from engine.models.layers import masked_attention
 
 
+class BlockAttention(Protocol):
+    """Attention that reads lengths on the device: q [B, T, Hq, D] at positions start[b] + t, start
+    int64 [B], against one layer's cache [B, Hkv, capacity, D], whose keys and values of these
+    positions are written. Returns [B, T, Hq, D]."""
+
+    def __call__(
+        self, q: Tensor, keys: Tensor, values: Tensor, start: Tensor, block_length: int
+    ) -> Tensor: ...
+
+
 class KVCache:
     """keys, values [layers, B, Hkv, capacity, D]. capacity is in positions and covers the context
-    plus one block."""
+    plus one block. attention: how queries are answered; None = SDPA under a mask, over as many
+    slots as the host says."""
 
     def __init__(
         self,
@@ -31,6 +44,7 @@ class KVCache:
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
         self.capacity = capacity
+        self.attention: BlockAttention | None = None
 
     def clear(self) -> None:
         """After a reply that was not finite: a masked NaN would still poison a sum over all
@@ -47,8 +61,8 @@ class CachedAttend:
     """Attention of one forward: queries at `positions` [B, T] see cached keys j with block(j) <=
     block(i).
 
-    T is a whole number of blocks that starts at a block boundary, so every visible key has been
-    written by an earlier forward or by this one. bound: keys [0, bound) are scanned; at least the
+    T is a whole number of blocks that starts at a block boundary and has no gap, so every visible
+    key has been written by an earlier forward or by this one. bound: keys [0, bound) are scanned; at least the
     last position + 1 (a host number: eager passes the exact length, a captured graph the capacity).
     """
 
@@ -56,14 +70,23 @@ class CachedAttend:
         self.cache = cache
         self.positions = positions
         self.bound = bound
+        self.block_length = block_length
+        self.start = positions[:, 0].contiguous()
         self.rows = torch.arange(positions.shape[0], device=positions.device).unsqueeze(1)
-        key_block = torch.arange(bound, device=positions.device) // block_length
-        self.mask = (key_block <= (positions // block_length).unsqueeze(-1)).unsqueeze(1)
+        self.mask = self._mask() if cache.attention is None else None
+
+    def _mask(self) -> Tensor:
+        """bool [B, 1, T, bound]."""
+        length = self.block_length
+        key_block = torch.arange(self.bound, device=self.positions.device) // length
+        return (key_block <= (self.positions // length).unsqueeze(-1)).unsqueeze(1)
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values = self.cache.keys[layer], self.cache.values[layer]
         keys[self.rows, :, self.positions] = k
         values[self.rows, :, self.positions] = v
+        if self.cache.attention is not None:
+            return self.cache.attention(q, keys, values, self.start, self.block_length)
         seen_k = keys[:, :, : self.bound].transpose(1, 2)
         seen_v = values[:, :, : self.bound].transpose(1, 2)
         return masked_attention(q, seen_k, seen_v, self.mask)

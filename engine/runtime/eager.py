@@ -16,10 +16,8 @@ import torch
 
 from engine.errors import RuntimeFailure
 from engine.runtime.pieces import ReplyPieces, Variant, plan_prefill
-from engine.runtime.reply import Control, ReplyState
-from engine.runtime.ring import TraceRing
+from engine.runtime.reply import Control
 from engine.runtime.rows import Row, StepMark, take_ends
-from engine.runtime.step import StepProgram
 from engine.types import StepTaken
 
 CPU_CHUNK = 16  # prompt blocks per forward: bounds the activations of a long prompt
@@ -29,25 +27,12 @@ CHUNKS = (8, 1)  # what a captured prefill has, in blocks; eager on a GPU takes 
 class EagerRuntime:
     """Runs the pieces of one batch of rows at a time."""
 
-    def __init__(
-        self,
-        program: StepProgram,
-        mask_id: int,
-        stop_after_block: bool = True,
-        *,
-        ring: TraceRing | None = None,
-        fused: bool = True,
-    ) -> None:
-        self.program = program
-        batch, length = program.state.tokens.shape
-        capacity = program.cache.capacity
-        device = program.state.tokens.device
-        reply = ReplyState(batch, length, capacity, mask_id, stop_after_block, device)
-        ring = ring or TraceRing(batch, length, device, slots=1)
-        self.pieces = ReplyPieces(program, reply, ring, fused)
-        # A captured step scans the whole cache. On a CPU only what is there is scanned; on a GPU
-        # eager does as the graph does, so that both round alike.
-        self._exact = device.type == "cpu"
+    def __init__(self, pieces: ReplyPieces, exact: bool | None = None) -> None:
+        """exact: attention scans what is there, and not the whole cache. None: on a CPU. On a GPU
+        eager does as a captured step must, so that both round alike."""
+        self.pieces = pieces
+        self.program = pieces.program
+        self._exact = self.device.type == "cpu" if exact is None else exact
 
     @property
     def device(self) -> torch.device:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from engine.decoding.state import RowSettings
 from engine.runtime.reply import ReplyState
-from engine.runtime.ring import TraceRing
+from engine.runtime.ring import RecordKernel, TraceRing
 from engine.runtime.rows import Row
 from engine.runtime.step import StepProgram
 
@@ -97,6 +97,24 @@ class ReplyPieces:
         if self.variant.recorded:
             self.ring.record(state, reply)
         reply.count_step()
+
+
+def make_pieces(
+    program: StepProgram,
+    stop_after_block: bool,
+    *,
+    slots: int = 1,
+    kernel: RecordKernel | None = None,
+    fused: bool = True,
+) -> ReplyPieces:
+    """Pieces over a program, with buffers of their own on its device. slots, kernel: see
+    `TraceRing`; one slot is enough where the host looks after every step."""
+    batch, length = program.state.tokens.shape
+    device = program.state.tokens.device
+    reply = ReplyState(
+        batch, length, program.cache.capacity, program.rule.mask_id, stop_after_block, device
+    )
+    return ReplyPieces(program, reply, TraceRing(batch, length, device, slots, kernel), fused)
 
 
 def plan_prefill(blocks: int, capacity: int, sizes: Sequence[int]) -> list[int]:

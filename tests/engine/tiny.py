@@ -16,6 +16,7 @@ from engine.models.llada2 import LLaDA2
 from engine.models.llada2_spec import LLaDA2Spec
 from engine.runtime.cache import KVCache
 from engine.runtime.eager import EagerRuntime
+from engine.runtime.pieces import make_pieces
 from engine.runtime.step import StepProgram
 
 CPU = torch.device("cpu")
@@ -46,7 +47,7 @@ def runtime_for(
     )
     state = BlockState.allocate(batch, spec.block_length, CPU)
     program = StepProgram(model, cache, state, rule, spec.mask_token_id if suppress else None)
-    return EagerRuntime(program, spec.mask_token_id, stop_after_block)
+    return EagerRuntime(make_pieces(program, stop_after_block))
 
 
 def default_runtime(model: LLaDA2, *, batch: int = 1, capacity: int = 256) -> EagerRuntime:

@@ -1,0 +1,147 @@
+"""Reads a running reply: a thread that drains the trace ring and the log of ended blocks while the
+graph runs, in the order things happened.
+
+Knows the mailbox and that the ring is overwritten: what could not be read in time is counted, never
+guessed. Decides nothing about the reply; passes the host's stop on to the device.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from engine.errors import RuntimeFailure
+from engine.runtime.backend import Backend, Pending
+from engine.runtime.conditional import Mailbox
+from engine.runtime.reply import ReplyState, entry_steps
+from engine.runtime.ring import StepRecord, TraceRing
+
+POLL = 0.001  # seconds between looks: a step takes longer, and the thread should cost nothing
+BATCH = 32  # records brought by one copy
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """So many records in a row were overwritten before they could be read."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class BlockEntry:
+    """A log entry (`ReplyState.block_ends` reads it), and when it was written, in device ns."""
+
+    words: npt.NDArray[np.int32]
+    time: int
+
+
+@dataclass(frozen=True)
+class _Failed:
+    error: BaseException
+
+
+Item = StepRecord | Dropped | BlockEntry
+
+
+class ReplyReader:
+    """Iterates over what a launched reply does until it is over. Raises what the device raised.
+
+    record: False leaves the ring alone; blocks are read all the same. `join` after the iteration.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        ring: TraceRing,
+        reply: ReplyState,
+        pending: Pending,
+        stop: threading.Event | None,
+        record: bool,
+    ) -> None:
+        self.backend, self.ring, self.reply = backend, ring, reply
+        self.pending, self.stop, self.record = pending, stop, record
+        self._items: queue.SimpleQueue[Item | _Failed | None] = queue.SimpleQueue()
+        self._steps = 0  # records handled
+        self._blocks = 0  # log entries handled
+        self._thread = threading.Thread(target=self._run, name="reply-reader", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[Item]:
+        while (item := self._items.get()) is not None:
+            if isinstance(item, _Failed):
+                raise _in_words(item.error) from item.error
+            yield item
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._look():
+                pass
+            self._items.put(None)
+        except BaseException as error:  # noqa: BLE001 (a thread's root: the consumer raises it)
+            self._items.put(_Failed(error))
+
+    def _look(self) -> bool:
+        """One look; whether the reply is over and all of it has been read."""
+        if self.stop is not None and self.stop.is_set():
+            self.backend.mailbox[Mailbox.STOP] = 1
+        over = self.pending.done()  # before the counters, so that nothing comes after them
+        blocks = int(self.backend.mailbox[Mailbox.BLOCKS])
+        steps = int(self.backend.mailbox[Mailbox.STEPS])
+        quiet = (blocks, steps) == (self._blocks, self._steps)
+        while self._blocks < blocks:
+            words = self.backend.fetch(self.reply.log[self._blocks])
+            self._read_steps(entry_steps(words))
+            self._items.put(BlockEntry(words, int(words[:2].view(np.int64)[0])))
+            self._blocks += 1
+        self._read_steps(steps)
+        if quiet and not over:
+            time.sleep(POLL)
+        return over
+
+    def _read_steps(self, until: int) -> None:
+        if not self.record:
+            self._steps = max(self._steps, until)
+        while self._steps < until:
+            self._drop_before(min(self._oldest(), until))
+            slot = self._steps % self.ring.slots
+            count = min(until - self._steps, self.ring.slots - slot, BATCH)
+            if count <= 0:
+                return
+            copied = self.backend.fetch(self.ring.records[slot : slot + count])
+            oldest = self._oldest()  # what may have been overwritten while it was copied
+            for index, words in enumerate(copied, self._steps):
+                if index >= oldest:
+                    self._drop_before(index)
+                    self._items.put(self.ring.read(words))
+                    self._steps = index + 1
+            self._drop_before(min(oldest, until))
+
+    def _oldest(self) -> int:
+        """The first step whose record cannot have been touched again: the step that is running now
+        may be writing into the slot of the one before."""
+        return int(self.backend.mailbox[Mailbox.STEPS]) - self.ring.slots + 1
+
+    def _drop_before(self, index: int) -> None:
+        if index > self._steps:
+            self._items.put(Dropped(index - self._steps))
+            self._steps = index
+
+
+def _in_words(error: BaseException) -> BaseException:
+    """torch and the driver raise RuntimeError for whatever happened on the device."""
+    if not isinstance(error, RuntimeError):
+        return error
+    return RuntimeFailure(
+        "runtime.device_failed",
+        f"The GPU failed while the answer was being written: {error}",
+        "What was written so far is kept. Load the model again; if that fails, restart the app.",
+    )

@@ -34,7 +34,7 @@ class AttentionPlan:
     columns: int = 64
     splits: int = 8
     one_launch: bool = True
-    warps: int = 4
+    warps: int = 8
     stages: int = 2
 
 

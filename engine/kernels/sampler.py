@@ -23,9 +23,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.kernels.best import MAX_TOP, TOP_CHUNK, best_of_rows
 from engine.kernels.moe import TRITON_DTYPE
 
-MAX_TOP = 16
 _STATS = 5  # peak, mass, mass-weighted logit, tempered mass, non-finite count
 
 
@@ -44,25 +44,28 @@ class RowInputs:
     """Device-side settings, [B] each; rows are [B, T] flattened and row r belongs to b = r // T.
 
     temperature float32 (0 = argmax), seed int64, start int64 (position of row t is start + t), step
-    int64. banned int32 [B, T, N]: ids that are never chosen, -1 = none.
+    int64. asked int64 [B, T]: ids whose probability is wanted besides the proposal's (what stands
+    on the canvas). banned int32 [B, T, N]: ids that are never chosen, -1 = none.
     """
 
     temperature: Tensor
     seed: Tensor
     start: Tensor
     step: Tensor
+    asked: Tensor
     banned: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """What was found, [R] each: proposal int32, confidence float32 of it, entropy float32 (nats),
-    log_norm float32 of the plain softmax, greedy int32, nonfinite int32 (count of logits that were
-    NaN or infinite). top_ids int32 and top_prob float32 [R, k]: the best k and their plain
-    probabilities, best first."""
+    """What was found, [R] each: proposal int32, confidence float32 of it, asked float32: the
+    probability of the asked id, entropy float32 (nats), log_norm float32 of the plain softmax,
+    greedy int32, nonfinite int32 (count of logits that were NaN or infinite). top_ids int32 and
+    top_prob float32 [R, k]: the best k and their plain probabilities, best first."""
 
     proposal: Tensor
     confidence: Tensor
+    asked: Tensor
     entropy: Tensor
     log_norm: Tensor
     greedy: Tensor
@@ -83,9 +86,6 @@ class SamplerWorkspace:
     candidate_ids: Tensor
 
 
-TOP_CHUNK = 2048  # logits one program searches
-
-
 def make_verdict(rows: int, top: int, device: torch.device | str) -> Verdict:
     def ints(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.int32, device=device)
@@ -96,6 +96,7 @@ def make_verdict(rows: int, top: int, device: torch.device | str) -> Verdict:
     return Verdict(
         proposal=ints(rows),
         confidence=floats(rows),
+        asked=floats(rows),
         entropy=floats(rows),
         log_norm=floats(rows),
         greedy=ints(rows),
@@ -144,7 +145,7 @@ def judge_head(
     _head_kernel[(triton.cdiv(rows, tokens), tiles)](
         hidden,
         weight,
-        *_settings(inputs),
+        *_settings(inputs, verdict),
         workspace.stats,
         workspace.best,
         workspace.stats if workspace.logits is None else workspace.logits,
@@ -176,7 +177,7 @@ def judge_logits(
     rows, vocab = logits.shape
     _logits_kernel[(rows, triton.cdiv(vocab, plan.vocab))](
         logits,
-        *_settings(inputs),
+        *_settings(inputs, verdict),
         workspace.stats,
         workspace.best,
         workspace.stats if workspace.logits is None else workspace.logits,
@@ -191,8 +192,8 @@ def judge_logits(
     _merge(inputs, verdict, workspace, rows, vocab, plan.vocab)
 
 
-def _settings(inputs: RowInputs) -> tuple[Tensor, Tensor]:
-    return inputs.temperature, inputs.banned
+def _settings(inputs: RowInputs, verdict: Verdict) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return inputs.temperature, inputs.banned, inputs.asked, verdict.asked
 
 
 def _merge(
@@ -216,6 +217,7 @@ def _merge(
         inputs.step,
         verdict.proposal,
         verdict.confidence,
+        verdict.asked,
         verdict.entropy,
         verdict.log_norm,
         verdict.greedy,
@@ -234,18 +236,8 @@ def _merge(
         return
     if not keep or top > MAX_TOP:
         raise ValueError(f"the best {top} need kept logits and at most {MAX_TOP}")
-    chunks = triton.cdiv(vocab, TOP_CHUNK)
     candidates = (workspace.candidate_values, workspace.candidate_ids)
-    _top_kernel[(rows, chunks)](logits, *candidates, vocab, chunks, CHUNK=TOP_CHUNK, TOP=top)
-    _top_merge_kernel[(rows,)](
-        *candidates,
-        verdict.log_norm,
-        verdict.top_ids,
-        verdict.top_prob,
-        chunks * top,
-        CANDIDATES=triton.next_power_of_2(chunks * top),
-        TOP=top,
-    )
+    best_of_rows(logits, verdict.log_norm, *candidates, verdict.top_ids, verdict.top_prob)
 
 
 @triton.jit
@@ -256,6 +248,8 @@ def _leave_stats(
     live,
     temperature,
     banned,
+    asked,
+    asked_logit,
     stats,
     best,
     kept,
@@ -278,6 +272,10 @@ def _leave_stats(
     if KEEP:
         where = row[None, :].to(tl.int64) * vocab + ids[:, None]
         tl.store(kept + where, logits, mask=real & live[None, :])
+    wanted = tl.load(asked + row, mask=live, other=-1)
+    hit = ids[:, None] == wanted[None, :]
+    here = tl.sum(hit.to(tl.int32), axis=0) > 0  # in one tile only
+    tl.store(asked_logit + row, tl.sum(tl.where(hit, logits, 0.0), axis=0), mask=live & here)
     peak = tl.max(logits, axis=0)
     first = tl.min(tl.where(logits == peak[None, :], ids[:, None], vocab), axis=0)
     safe = tl.where(peak == float("-inf"), 0.0, peak)
@@ -302,6 +300,8 @@ def _head_kernel(
     weight,
     temperature,
     banned,
+    asked,
+    asked_logit,
     stats,
     best,
     kept,
@@ -332,8 +332,8 @@ def _head_kernel(
         right = tl.load(h + first, mask=live[None, :] & inside[:, None], other=0.0)
         logits = tl.dot(left.to(DTYPE), right.to(DTYPE), logits, input_precision="ieee")
     _leave_stats(
-        logits, ids, row, live, temperature, banned, stats, best, kept, rows, per_batch, vocab,
-        tile, BANNED, KEEP,
+        logits, ids, row, live, temperature, banned, asked, asked_logit, stats, best, kept, rows,
+        per_batch, vocab, tile, BANNED, KEEP,
     )  # fmt: skip
 
 
@@ -342,6 +342,8 @@ def _logits_kernel(
     logits,
     temperature,
     banned,
+    asked,
+    asked_logit,
     stats,
     best,
     kept,
@@ -359,8 +361,8 @@ def _logits_kernel(
     where = row[None, :].to(tl.int64) * vocab + ids[:, None]
     values = tl.load(logits + where, mask=(ids < vocab)[:, None], other=float("-inf"))
     _leave_stats(
-        values.to(tl.float32), ids, row, row < rows, temperature, banned, stats, best, kept, rows,
-        per_batch, vocab, tile, BANNED, KEEP,
+        values.to(tl.float32), ids, row, row < rows, temperature, banned, asked, asked_logit, stats,
+        best, kept, rows, per_batch, vocab, tile, BANNED, KEEP,
     )  # fmt: skip
 
 
@@ -385,6 +387,7 @@ def _merge_kernel(
     step,
     proposal,
     confidence,
+    asked,
     entropy,
     log_norm,
     greedy,
@@ -420,6 +423,8 @@ def _merge_kernel(
     tl.store(nonfinite + row, broken.to(tl.int32))
     chosen = winner
     sure = tl.exp(peak - norm)
+    asked_logit = tl.load(asked + row)  # left there by the tile that holds the id
+    asked_prob = tl.exp(asked_logit - norm)
     heat = tl.load(temperature + batch)
     if SAMPLE:  # noqa: SIM102 - known when compiling, unlike the condition below
         if heat > 0:
@@ -442,50 +447,7 @@ def _merge_kernel(
             chosen = tl.min(tl.where((reached > target) & (ids < vocab), ids, last), axis=0)
             value = tl.load(logits + row.to(tl.int64) * vocab + chosen)
             sure = tl.exp((value - peak) / heat) / whole.to(tl.float32)
+            asked_prob = tl.exp((asked_logit - peak) / heat) / whole.to(tl.float32)
     tl.store(proposal + row, chosen)
     tl.store(confidence + row, sure)
-
-
-@triton.jit
-def _take_best(values, ids):
-    """The best remaining value, the lowest id that has it, and the values without it."""
-    top = tl.max(values, axis=0)
-    winner = tl.min(tl.where(values == top, ids, 2147483647), axis=0)
-    return top, winner, tl.where(ids == winner, float("-inf"), values)
-
-
-@triton.jit
-def _top_kernel(logits, values_out, ids_out, vocab, chunks, CHUNK: tl.constexpr, TOP: tl.constexpr):
-    """The best TOP of one chunk of one row."""
-    row = tl.program_id(0)
-    chunk = tl.program_id(1)
-    ids = chunk * CHUNK + tl.arange(0, CHUNK)
-    values = tl.load(logits + row.to(tl.int64) * vocab + ids, mask=ids < vocab, other=float("-inf"))
-    at = (row * chunks + chunk) * TOP
-    for n in tl.static_range(TOP):
-        top, winner, values = _take_best(values, ids)
-        tl.store(values_out + at + n, top)
-        tl.store(ids_out + at + n, winner)
-
-
-@triton.jit
-def _top_merge_kernel(
-    values_in,
-    ids_in,
-    log_norm,
-    top_ids,
-    top_prob,
-    count,
-    CANDIDATES: tl.constexpr,
-    TOP: tl.constexpr,
-):
-    """The best TOP of one row's candidates, best first."""
-    row = tl.program_id(0)
-    c = tl.arange(0, CANDIDATES)
-    values = tl.load(values_in + row * count + c, mask=c < count, other=float("-inf"))
-    ids = tl.load(ids_in + row * count + c, mask=c < count, other=2147483647)
-    norm = tl.load(log_norm + row)
-    for n in tl.static_range(TOP):
-        top, winner, values = _take_best(values, ids)
-        tl.store(top_ids + row * TOP + n, winner)
-        tl.store(top_prob + row * TOP + n, tl.exp(top - norm))
+    tl.store(asked + row, asked_prob)

@@ -3,6 +3,8 @@ logits alike."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -30,6 +32,7 @@ def inputs_for(settings: list[DecodeSettings], start: int = 32, step: int = 3) -
         seed=torch.tensor([s.seed for s in settings]),
         start=torch.full((batch,), start),
         step=torch.full((batch,), step),
+        asked=torch.arange(batch * LENGTH).view(batch, LENGTH) * 37 % VOCAB,
         banned=torch.full((batch, LENGTH, 1), MASK, dtype=torch.int32),
     )
 
@@ -63,6 +66,8 @@ def assert_same(verdict: Verdict, want: Judgement) -> None:
     close = {"rtol": 2e-5, "atol": 2e-6}
     torch.testing.assert_close(verdict.confidence, want.confidence.flatten(), **close)
     torch.testing.assert_close(verdict.entropy, want.entropy.flatten(), rtol=2e-5, atol=2e-5)
+    asked = torch.arange(BATCH * LENGTH).view(BATCH, LENGTH) * 37 % VOCAB
+    torch.testing.assert_close(verdict.asked, want.probability(asked).flatten(), **close)
     assert int(verdict.nonfinite.sum()) == 0
 
 
@@ -118,7 +123,7 @@ def test_every_banned_id_of_a_row_is_passed_over() -> None:
     banned = torch.full((BATCH, LENGTH, 2), -1, dtype=torch.int32)
     banned[0, 0] = torch.tensor([10, 20])
     banned[1, 0, 1] = 10
-    inputs = RowInputs(inputs.temperature, inputs.seed, inputs.start, inputs.step, banned)
+    inputs = replace(inputs, banned=banned)
     verdict = make_verdict(BATCH * LENGTH, 0, "cpu")
     workspace = make_sampler_workspace(BATCH * LENGTH, VOCAB, 0, False, PLAN, "cpu")
     judge_logits(logits, inputs, verdict, workspace, PLAN)

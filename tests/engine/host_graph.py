@@ -137,7 +137,7 @@ class HostPending:
     def _run(self, run: Callable[[], None]) -> None:
         try:
             run()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (a thread's root: done() raises it)
             self.error = error
 
     def done(self) -> bool:

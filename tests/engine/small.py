@@ -76,8 +76,14 @@ def pieces_for(
     return make_pieces(program, True, slots=slots, fused=fused)
 
 
-def eager_for(model: LLaDA2, **options: int | bool) -> EagerRuntime:
-    return EagerRuntime(pieces_for(model, **options))
+def eager_for(model: LLaDA2, exact: bool | None = None, **options: int | bool) -> EagerRuntime:
+    return EagerRuntime(pieces_for(model, **options), exact)
+
+
+def eager_like_graph(model: LLaDA2) -> EagerRuntime:
+    """Scans the whole cache and prefills in the graph's chunks: the same numbers to the last
+    bit."""
+    return eager_for(model, exact=False)
 
 
 def graph_for(model: LLaDA2, fetch_delay: float = 0.0, **options: int | bool) -> GraphRuntime:

@@ -107,13 +107,13 @@ def collect(seed: int, splits: Sequence[Split], count: int) -> dict[Split, list[
     """`count` prompts of every skill for each split, made in parallel (a held-out prompt is one
     draw in a hundred)."""
     names = sorted(SKILLS)
-    jobs = [(split, name) for split in splits for name in names]
+    jobs: list[tuple[Split, str]] = [(split, name) for split in splits for name in names]
     workers = min(len(jobs), os.cpu_count() or 1)
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = [pool.submit(_examples, seed, split, name, count) for split, name in jobs]
-        found: dict[Split, list[Example]] = {split: [] for split in splits}
+        found: dict[Split, list[Example]] = {}
         for (split, _), future in zip(jobs, futures, strict=True):
-            found[split] += future.result()
+            found.setdefault(split, []).extend(future.result())
     return found
 
 

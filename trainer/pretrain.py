@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainer.pretrain_model import ComputePath, TrainingModel
 
 BEGAN = time.monotonic()
-RESERVE = 15.0  # seconds kept at the end of a piece for its checkpoint and the final measurement
+RESERVE = 20.0  # seconds kept at the end of a piece for its checkpoint and the final measurement
 
 
 def parser() -> argparse.ArgumentParser:
@@ -174,7 +174,7 @@ def _with_data(args: argparse.Namespace, config: DemoConfig, data: Data) -> int:
         if stop_at is None:
             raise _bad("--finish needs --max-seconds.")
         goal = Goal(None, trainer.seconds + max(1.0, stop_at - time.monotonic()))
-        stop_at += 5.0  # the goal ends this piece
+        stop_at = None  # the goal ends this piece
     trainer.curve.pieces.append(
         {
             **facts,

@@ -61,7 +61,7 @@ class Cadence:
 
     log: int = 50
     valid: float = 60.0
-    save: float = 180.0
+    save: float = 240.0
     stop_at: float | None = None
 
 
@@ -298,11 +298,11 @@ class Pretrainer:
             watch.count(losses, norm)
             if self.step % cadence.log == 0 or goal.steps == self.step:
                 watch.report(progress, goal)
-            self.seconds += time.perf_counter() - began
             if watch.save_due():
                 self.save()
                 if carry is not None:
                     self.carry(carry)
+            self.seconds += time.perf_counter() - began
         watch.report(goal.progress(self.step, self.seconds), goal)
         self.save()
         if carry is not None:

@@ -57,6 +57,9 @@ class DenseStaircase:
         self.mask.copy_(wide.unsqueeze(1))
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        # Key heads are repeated: torch's memory-saving kernels take a mask, but not grouped heads.
+        groups = q.shape[2] // k.shape[2]
+        k, v = k.repeat_interleave(groups, 2), v.repeat_interleave(groups, 2)
         return masked_attention(q, k, v, self.mask)
 
 

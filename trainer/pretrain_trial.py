@@ -20,22 +20,25 @@ from trainer.pretrain_loop import Cadence, Data, Goal, Pretrainer, new_model
 from trainer.pretrain_model import ComputePath
 
 WARM_STEPS = 3
+PROFILED_STEPS = 3
+PROFILED_ROWS = 16
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A named change of a recipe and of how it is computed."""
+    """A named change of a recipe and of how it is computed. seconds: instead of the trial's."""
 
     name: str
     changes: dict[str, str]
     path: dict[str, str]
+    seconds: float | None = None
 
 
 def read_variants(text: str) -> list[Variant]:
-    """`base; wide: experts=wide; deep: shape.layers=10, shape.hidden=320`.
+    """`base; wide: experts=wide, seconds=5; deep: shape.layers=10, shape.hidden=320`.
 
-    `experts` and `attention` change the compute path, all else is a field of the recipe. Raises
-    ValueError for a part that does not read so.
+    `experts` and `attention` change the compute path, `seconds` how long this variant trains, all
+    else is a field of the recipe. Raises ValueError for a part that does not read so.
     """
     variants = []
     for part in filter(None, (p.strip() for p in text.split(";"))):
@@ -47,7 +50,8 @@ def read_variants(text: str) -> list[Variant]:
             if not sign:
                 raise ValueError(f"{item!r} is not FIELD=VALUE")
             (path if key in ("experts", "attention") else changes)[key] = value
-        variants.append(Variant(name.strip(), changes, path))
+        seconds = changes.pop("seconds", None)
+        variants.append(Variant(name.strip(), changes, path, float(seconds) if seconds else None))
     return variants
 
 
@@ -107,8 +111,10 @@ def _one(
         ready = time.monotonic() - began
         say(f"{variant.name}: ready in {ready:.1f} s, {run.spec.parameters / 1e6:.2f} M parameters")
         if device.type == "cuda":
+            _profile(run)
             torch.cuda.reset_peak_memory_stats()
         start = run.step
+        seconds = variant.seconds or seconds
         run.train(Goal(seconds=seconds), Cadence(valid=seconds, save=1e9), carry=None)
         both = run.measure_both()
     speed = (run.step - start) / max(run.seconds, 1e-9)
@@ -128,6 +134,24 @@ def _one(
         f"{100 * both['nvfp4'][1]:.2f}",
         f"{float(run.model.load_entropy().mean()):.3f}",
     ]
+
+
+def _profile(run: Pretrainer) -> None:
+    """Prints which kernels a step spends its time in, and how much of it the device is idle."""
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    with torch.profiler.profile(activities=activities) as profile:
+        for _ in range(PROFILED_STEPS):
+            run.update(0.0)
+        torch.cuda.synchronize()
+    wall = (time.perf_counter() - began) / PROFILED_STEPS
+    events = profile.key_averages()
+    busy = sum(e.self_device_time_total for e in events) / 1e6 / PROFILED_STEPS
+    run.say(f"a step: {1000 * wall:.1f} ms with the profiler on, device busy {1000 * busy:.1f} ms")
+    for event in sorted(events, key=lambda e: -e.self_device_time_total)[:PROFILED_ROWS]:
+        share = event.self_device_time_total / 1e3 / PROFILED_STEPS
+        print(f"  {share:7.3f} ms  {event.count // PROFILED_STEPS:5d} x  {event.key[:100]}")
 
 
 _HEADS = (

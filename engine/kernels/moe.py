@@ -338,3 +338,22 @@ def _combine_kernel(
         scaled = (wide * inverse).to(out.dtype.element_ty)
         weight = tl.load(norm_weight + column, mask=live, other=0.0)
         tl.store(normed + token * HIDDEN + column, scaled * weight, mask=live)
+
+
+def silu_mul(gate_up: Tensor, out: Tensor) -> None:
+    """gate_up [T, 2 I] (gate, then up) -> out [T, I] = silu(gate) * up, in float32 and rounded
+    once."""
+    tokens, inter = out.shape
+    _silu_mul_kernel[(tokens, triton.cdiv(inter, 1024))](gate_up, out, INTER=inter, WIDTH=1024)
+
+
+@triton.jit
+def _silu_mul_kernel(gate_up, out, INTER: tl.constexpr, WIDTH: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    live = column < INTER
+    row = gate_up + token * 2 * INTER + column
+    gate = tl.load(row, mask=live, other=0.0).to(tl.float32)
+    up = tl.load(row + INTER, mask=live, other=0.0).to(tl.float32)
+    result = gate * tl.sigmoid(gate) * up
+    tl.store(out + token * INTER + column, result.to(out.dtype.element_ty), mask=live)

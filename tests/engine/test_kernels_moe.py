@@ -11,6 +11,7 @@ from engine.kernels.moe import (
     combine_reference,
     experts_reference,
     grouped_experts,
+    silu_mul,
 )
 from engine.kernels.nvfp4 import PackedExperts, quantize
 from engine.kernels.routing import RouteRule, make_routing, sort_reference
@@ -101,3 +102,11 @@ def test_combine_may_write_over_the_residual() -> None:
     want = combine_reference(by_pair[routing.pair_place.long()], routing.weights, None, residual)
     combine(by_pair, routing, None, residual, residual)
     torch.testing.assert_close(residual, want)
+
+
+def test_silu_mul_is_the_shared_experts_middle() -> None:
+    torch.manual_seed(0)
+    gate_up, out = torch.randn(3, 96), torch.empty(3, 48)
+    silu_mul(gate_up, out)
+    want = torch.nn.functional.silu(gate_up[:, :48]) * gate_up[:, 48:]
+    torch.testing.assert_close(out, want)

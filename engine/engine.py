@@ -32,8 +32,13 @@ from engine.models.llada2 import LLaDA2
 from engine.models.llada2_spec import LLaDA2Spec
 from engine.protocol import ProgressCallback
 from engine.runtime.cache import KVCache
-from engine.runtime.eager import EagerRuntime
-from engine.runtime.pieces import make_pieces
+from engine.runtime.choice import (
+    LoopChoice,
+    Runtime,
+    block_attention,
+    choose_loop,
+    make_runtime,
+)
 from engine.runtime.rows import Row
 from engine.runtime.step import StepProgram
 from engine.tokenizer import ChatTokenizer
@@ -81,18 +86,19 @@ def make_rule(spec: LLaDA2Spec, device: torch.device, options: RuleOptions) -> R
     )
 
 
-def make_runtime(
+def make_program(
     model: LLaDA2, batch: int, capacity: int, options: RuleOptions, dtype: torch.dtype
-) -> EagerRuntime:
-    """An eager runtime with its own static buffers and KV cache of `capacity` positions."""
+) -> StepProgram:
+    """The model's step for `batch` rows, with its own state and KV cache of `capacity`
+    positions."""
     spec, device = model.spec, model.norm.weight.device
     cache = KVCache(
         spec.num_layers, batch, spec.num_kv_heads, capacity, spec.head_dim, dtype, device
     )
+    cache.attention = block_attention(device, spec.head_dim)
     state = BlockState.allocate(batch, spec.block_length, device)
     suppressed = spec.mask_token_id if options.suppress_mask else None
-    program = StepProgram(model, cache, state, make_rule(spec, device, options), suppressed)
-    return EagerRuntime(make_pieces(program, options.stop_after_block))
+    return StepProgram(model, cache, state, make_rule(spec, device, options), suppressed)
 
 
 class TorchEngine:
@@ -112,10 +118,11 @@ class TorchEngine:
         block = spec.block_length
         context = min(spec.max_position_embeddings, _affordable_context(spec, placement))
         self._context = context // block * block
-        self._runtime: EagerRuntime | None = make_runtime(
-            model, 1, self._context, RuleOptions(), placement.dtype
-        )
-        self.info = _describe(checkpoint, placement, self._context)
+        self._choice = choose_loop(placement.device)
+        self._runtime: Runtime | None = self._make_runtime(model, 1, self._context)
+        self._runtime.prepare()
+        self._batch_runtime: tuple[int, int, Runtime] | None = None
+        self.info = _describe(checkpoint, placement, self._context, self._choice)
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         return len(self._tokenizer.encode_chat(messages))
@@ -167,37 +174,61 @@ class TorchEngine:
         Same ids as one by one, up to the rounding of larger matrix products. Prompts are grouped by
         length."""
         model, _ = self._loaded()
-        block = model.spec.block_length
+        block, stop_ids = model.spec.block_length, frozenset(model.spec.stop_ids)
+        batch = min(batch, len(prompts))
         longest = max(len(prompt) for prompt in prompts)
-        capacity = -(-(longest + max_new_tokens) // block) * block
+        capacity = -(-(longest + max_new_tokens) // (8 * block)) * 8 * block
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         replies: dict[int, BatchReply] = {}
-        for first in range(0, len(order), batch):
-            chosen = order[first : first + batch]
-            runtime = make_runtime(
-                model, len(chosen), capacity, RuleOptions(), self._placement.dtype
-            )
-            stop_ids = frozenset(model.spec.stop_ids)
-            rows = [
-                Row(prompts[index], max_new_tokens, settings, block, stop_ids) for index in chosen
-            ]
-            with _failures_in_words():
-                runtime.prefill(rows)
-                for _ in runtime.run(rows, record=False):
+        with _failures_in_words():
+            runtime = self._for_batches(model, batch, capacity)
+            for first in range(0, len(order), batch):
+                chosen = order[first : first + batch]
+                rows = [
+                    Row(prompts[index], max_new_tokens, settings, block, stop_ids)
+                    for index in chosen
+                ]
+                spare = Row(prompts[order[0]], 1, settings, block, stop_ids, reason="stopped")
+                batch_rows = [*rows, *[spare] * (batch - len(rows))]
+                runtime.prefill(batch_rows)
+                for _ in runtime.run(batch_rows, record=False):
                     pass
-            for index, row in zip(chosen, rows, strict=True):
-                replies[index] = BatchReply(
-                    tuple(row.ids), row.forwards, row.blocks, row.reason or "length"
-                )
+                for index, row in zip(chosen, rows, strict=True):
+                    replies[index] = BatchReply(
+                        tuple(row.ids), row.forwards, row.blocks, row.reason or "length"
+                    )
         return [replies[index] for index in range(len(prompts))]
 
     def unload(self) -> None:
         """Drops weights and cache and hands the pages back to the system."""
+        if self._runtime is not None:
+            self._runtime.close()
+        self._drop_batch_runtime()
         self._model = None
         self._runtime = None
         release_memory()
 
-    def _loaded(self) -> tuple[LLaDA2, EagerRuntime]:
+    def _make_runtime(self, model: LLaDA2, batch: int, capacity: int) -> Runtime:
+        options = RuleOptions()
+        program = make_program(model, batch, capacity, options, self._placement.dtype)
+        return make_runtime(program, options.stop_after_block, self._choice)
+
+    def _for_batches(self, model: LLaDA2, batch: int, capacity: int) -> Runtime:
+        """The runtime of the last batches where it fits, since a captured one is worth keeping."""
+        kept = self._batch_runtime
+        if kept is not None and kept[0] == batch and kept[1] >= capacity:
+            return kept[2]
+        self._drop_batch_runtime()
+        runtime = self._make_runtime(model, batch, capacity)
+        self._batch_runtime = (batch, capacity, runtime)
+        return runtime
+
+    def _drop_batch_runtime(self) -> None:
+        if self._batch_runtime is not None:
+            self._batch_runtime[2].close()
+            self._batch_runtime = None
+
+    def _loaded(self) -> tuple[LLaDA2, Runtime]:
         if self._model is None or self._runtime is None:
             raise RuntimeFailure(
                 "engine.unloaded", "This model has been unloaded.", "Load the model again."
@@ -309,6 +340,13 @@ def load_engine(
         placement = choose_placement(checkpoint, target, free_memory(target), dtype)
         model = build_model(checkpoint, placement, progress, stop)
         return TorchEngine(checkpoint, model, placement, tokenizer)
+    except torch.OutOfMemoryError as error:
+        release_memory()
+        raise RuntimeFailure(
+            "load.out_of_memory",
+            f"The model fits, but no memory is left on {target} to run it.",
+            "Close other programs, or choose a smaller or more quantised model.",
+        ) from error
     except BaseException:
         release_memory()
         raise
@@ -345,9 +383,12 @@ def _affordable_context(spec: LLaDA2Spec, placement: Placement) -> int:
     return max(positions, 8 * spec.block_length)
 
 
-def _describe(checkpoint: Checkpoint, placement: Placement, context: int) -> ModelInfo:
+def _describe(
+    checkpoint: Checkpoint, placement: Placement, context: int, choice: LoopChoice
+) -> ModelInfo:
     spec = checkpoint.spec
     notes = [*checkpoint.notes, f"{placement.reason[0].upper()}{placement.reason[1:]}."]
+    notes.append(f"Steps run as {choice.path}. {choice.reason}")
     if context < spec.max_position_embeddings:
         notes.append(
             f"The context is limited to {context} of {spec.max_position_embeddings} positions "
@@ -363,7 +404,7 @@ def _describe(checkpoint: Checkpoint, placement: Placement, context: int) -> Mod
         block_length=spec.block_length,
         decoding=spec.decoding,
         device=str(placement.device),
-        runtime=f"eager, {placement.reason}",
+        runtime=f"{choice.path}, {placement.reason}",
         weight_bytes=checkpoint.total_bytes,
         mask_id=spec.mask_token_id,
         stop_ids=spec.stop_ids,

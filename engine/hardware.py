@@ -13,7 +13,7 @@ import platform
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
@@ -117,6 +117,31 @@ def kernel_path(capability: tuple[int, int]) -> tuple[str, str]:
     if capability >= BFLOAT16_CORES:
         return path, f"{name} has no FP4 tensor cores."
     return path, f"{name} has neither FP4 nor bfloat16 tensor cores, so this is slow."
+
+
+LoopPath = Literal["eager", "one graph per step", "one graph per reply"]
+CONDITIONAL_CUDA = (12, 4)  # first driver whose graphs can repeat a part of themselves
+
+
+def loop_path(
+    device: str, driver_cuda: tuple[int, int] | None, bindings: tuple[int, ...] | None
+) -> tuple[LoopPath, str]:
+    """How the steps of a reply are run, and why: (path, reason).
+
+    device: "cpu" or "cuda". driver_cuda: CUDA version of the driver. bindings: version of
+    cuda-bindings, None where it is not installed.
+    """
+    if device != "cuda":
+        return "eager", "There is no GPU to capture the steps on."
+    if bindings is None:
+        return "one graph per step", "The Python package cuda-bindings is not installed."
+    if driver_cuda is None or driver_cuda < CONDITIONAL_CUDA:
+        found = "an unknown CUDA" if driver_cuda is None else "CUDA {}.{}".format(*driver_cuda)
+        return (
+            "one graph per step",
+            f"The NVIDIA driver supports {found}; a whole reply in one graph needs CUDA 12.4.",
+        )
+    return "one graph per reply", "The driver can repeat parts of a graph by itself."
 
 
 def describe_hardware() -> HardwareReport:

@@ -62,8 +62,9 @@ class CachedAttend:
     block(i).
 
     T is a whole number of blocks that starts at a block boundary and has no gap, so every visible
-    key has been written by an earlier forward or by this one. bound: keys [0, bound) are scanned; at least the
-    last position + 1 (a host number: eager passes the exact length, a captured graph the capacity).
+    key has been written by an earlier forward or by this one. bound: keys [0, bound) are scanned
+    where the cache has no attention of its own; at least the last position + 1 (a host number:
+    eager passes the exact length, a captured graph the capacity).
     """
 
     def __init__(self, cache: KVCache, positions: Tensor, bound: int, block_length: int) -> None:

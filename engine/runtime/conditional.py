@@ -24,7 +24,6 @@ from typing import Any, Literal, Protocol
 
 from engine.errors import RuntimeFailure
 
-CONDITIONAL_CUDA = (12, 4)  # first driver whose graphs have conditional nodes
 Kind = Literal["while", "if"]
 
 

@@ -15,13 +15,12 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from engine.errors import RuntimeFailure
-from engine.runtime.pieces import ReplyPieces, Variant, plan_prefill
+from engine.runtime.pieces import CHUNKS, ReplyPieces, Variant, plan_prefill
 from engine.runtime.reply import Control
 from engine.runtime.rows import Row, StepMark, take_ends
 from engine.types import StepTaken
 
 CPU_CHUNK = 16  # prompt blocks per forward: bounds the activations of a long prompt
-CHUNKS = (8, 1)  # what a captured prefill has, in blocks; eager on a GPU takes the same
 
 
 class EagerRuntime:
@@ -37,6 +36,12 @@ class EagerRuntime:
     @property
     def device(self) -> torch.device:
         return self.program.state.tokens.device
+
+    def prepare(self) -> None:
+        """Nothing is captured here."""
+
+    def close(self) -> None:
+        """Nothing is held but the pieces."""
 
     @torch.inference_mode()
     def prefill(self, rows: Sequence[Row], stop: threading.Event | None = None) -> int:

@@ -24,8 +24,8 @@ from engine.runtime.conditional import (
     build_reply_graph,
     step_limit_reached,
 )
-from engine.runtime.eager import CHUNKS, EagerRuntime
-from engine.runtime.pieces import ReplyPieces, Variant, plan_prefill
+from engine.runtime.eager import EagerRuntime
+from engine.runtime.pieces import CHUNKS, ReplyPieces, Variant, plan_prefill, usable_chunks
 from engine.runtime.reader import BlockEntry, Dropped, ReplyReader
 from engine.runtime.rows import Row, StepMark, take_ends
 
@@ -45,6 +45,13 @@ class GraphRuntime:
     @property
     def captures(self) -> int:
         return self.captured.count
+
+    @torch.inference_mode()
+    def prepare(self) -> None:
+        """Captures a greedy reply and prefill ahead of the first request."""
+        self._graph(Variant())
+        for size in usable_chunks(self.pieces):
+            self.captured.prefill(size)
 
     @torch.inference_mode()
     def prefill(self, rows: Sequence[Row], stop: threading.Event | None = None) -> int:
@@ -156,6 +163,13 @@ class PerStepGraphRuntime(EagerRuntime):
     @property
     def captures(self) -> int:
         return self.captured.count
+
+    @torch.inference_mode()
+    def prepare(self) -> None:
+        """Captures a greedy reply and prefill ahead of the first request."""
+        self.captured.of_reply(Variant())
+        for size in usable_chunks(self.pieces):
+            self.captured.prefill(size)
 
     def close(self) -> None:
         """Gives back the graphs and their memory."""

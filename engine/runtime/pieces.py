@@ -19,6 +19,8 @@ from engine.runtime.ring import RecordKernel, TraceRing
 from engine.runtime.rows import Row
 from engine.runtime.step import StepProgram
 
+CHUNKS = (8, 1)  # a captured prefill's sizes, in blocks; eager on a GPU takes the same
+
 
 class Variant(NamedTuple):
     """What must be known before a step is captured, because it changes which kernels run. All other
@@ -115,6 +117,12 @@ def make_pieces(
         batch, length, program.cache.capacity, program.rule.mask_id, stop_after_block, device
     )
     return ReplyPieces(program, reply, TraceRing(batch, length, device, slots, kernel), fused)
+
+
+def usable_chunks(pieces: ReplyPieces) -> list[int]:
+    """The chunk sizes that fit the cache."""
+    blocks = pieces.reply.capacity // pieces.reply.block_length
+    return [size for size in CHUNKS if size <= blocks]
 
 
 def plan_prefill(blocks: int, capacity: int, sizes: Sequence[int]) -> list[int]:

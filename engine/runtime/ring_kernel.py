@@ -4,6 +4,9 @@ Knows the record's layout (`engine.runtime.ring`) and nothing of what the number
 a row of the batch. At capture level 0 only the header and the counters are written.
 """
 
+# Triton's annotations describe its compiler, not the tensors a kernel computes with.
+# pyright: reportArgumentType=false
+
 from __future__ import annotations
 
 import triton

@@ -1,0 +1,51 @@
+"""Which runtime is chosen, and that the reason is said."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small import small_model
+
+from engine.decoding.rules import RuleOptions
+from engine.engine import make_program
+from engine.hardware import loop_path
+from engine.runtime.choice import block_attention, choose_loop, make_runtime
+from engine.runtime.eager import EagerRuntime
+
+
+@pytest.mark.parametrize(
+    ("device", "driver", "bindings", "path", "word"),
+    [
+        ("cpu", None, None, "eager", "no GPU"),
+        ("cpu", (13, 0), (13, 3), "eager", "no GPU"),
+        ("cuda", (13, 0), None, "one graph per step", "cuda-bindings"),
+        ("cuda", (12, 2), (12, 9), "one graph per step", "CUDA 12.2"),
+        ("cuda", None, (12, 9), "one graph per step", "unknown"),
+        ("cuda", (12, 4), (12, 9), "one graph per reply", "by itself"),
+        ("cuda", (13, 0), (13, 3), "one graph per reply", "by itself"),
+    ],
+)
+def test_every_path_has_a_reason(
+    device: str,
+    driver: tuple[int, int] | None,
+    bindings: tuple[int, ...] | None,
+    path: str,
+    word: str,
+) -> None:
+    found, reason = loop_path(device, driver, bindings)
+    assert found == path
+    assert word in reason
+    assert reason.endswith(".")
+
+
+def test_a_cpu_runs_eagerly_with_plain_attention() -> None:
+    choice = choose_loop(torch.device("cpu"))
+    assert choice.path == "eager"
+    assert block_attention(torch.device("cpu"), 64) is None
+    program = make_program(small_model(), 1, 64, RuleOptions(), torch.float32)
+    assert isinstance(make_runtime(program, True, choice), EagerRuntime)
+
+
+@pytest.mark.parametrize(("head_dim", "fits"), [(128, True), (16, True), (96, False), (8, False)])
+def test_the_attention_kernel_takes_heads_it_can_cut(head_dim: int, fits: bool) -> None:
+    assert (block_attention(torch.device("cuda"), head_dim) is not None) == fits

@@ -154,8 +154,11 @@ def answer(
     )
     stops = frozenset(engine.info.stop_ids)
     replies: dict[int, Reply] = {}
-    for first in range(0, len(order), batch):
-        chosen = order[first : first + batch]
+    # Equal batches, the last one filled up: a captured runtime serves one batch size.
+    size = -(-len(order) // -(-len(order) // batch))
+    for first in range(0, len(order), size):
+        chosen = order[first : first + size]
+        chosen += chosen[:1] * (size - len(chosen))
         longest = max(sizes[n] for n in chosen) + ROOM
         out = engine.generate_batch([prompts[n] for n in chosen], settings, longest, len(chosen))
         for index, reply in zip(chosen, out, strict=True):

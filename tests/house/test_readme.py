@@ -15,6 +15,7 @@ from source_tree import REPO, name_of, tracked_files
 import run
 
 FENCE = re.compile(r"^```(?:sh|bash|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INDENTED = re.compile(r"^ {4}(python .*)$", re.MULTILINE)
 INLINE = re.compile(r"`((?:python|unblur) [^`]+)`")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
@@ -25,8 +26,10 @@ def documents() -> list[Path]:
 
 def commands(text: str) -> list[list[str]]:
     """Commands of Unblur in a document, split as a shell would, comments dropped."""
+    text = text.replace("\\\n", " ")  # a command may go on in the next line
     fenced = [line for block in FENCE.findall(text) for line in block.splitlines()]
-    lines = [line.removeprefix("$ ") for line in fenced] + INLINE.findall(text)
+    lines = [line.removeprefix("$ ") for line in fenced]
+    lines += INDENTED.findall(text) + INLINE.findall(text)
     split = [shlex.split(line, comments=True) for line in lines]
     return [words for words in split if words and words[0] in ("python", "unblur")]
 

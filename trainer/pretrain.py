@@ -70,7 +70,8 @@ def parser() -> argparse.ArgumentParser:
         "--adopt",
         type=Path,
         metavar="DIR",
-        help="if RUN is new, continue from files that --carry wrote (momentum starts from zero)",
+        help="if RUN is new, continue from files that --carry wrote (momentum starts from zero; "
+        "with another seed, on fresh examples)",
     )
     p.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
     p.add_argument("--compile", action="store_true", help="use torch.compile")

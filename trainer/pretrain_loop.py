@@ -228,6 +228,12 @@ class Pretrainer:
         state = read_state(self.run)
         if state is None or "tensors" not in state:
             return False
+        if state["config"]["seed"] != self.config.seed:
+            raise RuntimeFailure(
+                "pretrain.other_seed",
+                f"the run has seed {state['config']['seed']}, not {self.config.seed}.",
+                "Resume with the run's seed, or start another run folder.",
+            )
         self._take(state)
         self.master.steps = int(state["adam_steps"])
         tensors = {**self._tensors(), "guess": self.store.guess}
@@ -236,7 +242,8 @@ class Pretrainer:
         return True
 
     def adopt(self, folder: Path) -> None:
-        """Continues from files carried away: weights and cursor, with fresh optimiser state."""
+        """Continues from files carried away: weights and cursor, with fresh optimiser state. Under
+        another seed than theirs it takes that seed's examples from the first one on."""
         state = read_state(folder)
         if state is None or "carried" not in state:
             raise RuntimeFailure(
@@ -248,13 +255,13 @@ class Pretrainer:
         for name, stack in self.master.stacks.items():
             stack.master.copy_(masters[name])
         self.model.expert_bias.copy_(bias)
-        self._take(state)
+        self._take(state, cursor=state["config"]["seed"] == self.config.seed)
         self.warm_from = self.step
         self.curve.path = folder / "curve.json"
         self.curve.load(self.step)
         self.curve.path = self.run / "curve.json"
 
-    def _take(self, state: dict[str, Any]) -> None:
+    def _take(self, state: dict[str, Any], cursor: bool = True) -> None:
         if state["config"]["shape"] != self.config.as_json()["shape"]:
             raise RuntimeFailure(
                 "pretrain.other_shape",
@@ -264,7 +271,8 @@ class Pretrainer:
         self.step, self.seconds = int(state["step"]), float(state["seconds"])
         self.warm_from = int(state["warm_from"])
         self.tokens, self.answer_tokens = int(state["tokens"]), int(state["answer_tokens"])
-        self.packer.restore(state["packer"])
+        if cursor:
+            self.packer.restore(state["packer"])
 
     # --- training --------------------------------------------------------------------------
 

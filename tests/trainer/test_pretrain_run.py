@@ -104,6 +104,20 @@ def test_a_carried_run_goes_on_from_bfloat16_with_fresh_momentum(
     run.update(0.5)
 
 
+def test_a_carried_run_may_go_on_with_fresh_examples(
+    tmp_path: Path, tokenizer: Path, uncut: Pretrainer
+) -> None:
+    uncut.carry(tmp_path / "carried")
+    other = CONFIG.with_changes({"seed": "99"})
+    run = pretrainer(other, tmp_path / "new", tokenizer)
+    run.adopt(tmp_path / "carried")
+    assert run.step == STEPS
+    assert run.packer.state() == {"epoch": 0, "offset": 0, "waiting": []}
+    with pytest.raises(RuntimeFailure) as refused:
+        pretrainer(other, uncut.run, tokenizer).resume()
+    assert refused.value.code == "pretrain.other_seed"
+
+
 def test_a_piece_ends_in_time_and_the_run_is_not_complete(tmp_path: Path, tokenizer: Path) -> None:
     run = pretrainer(CONFIG, tmp_path, tokenizer)
     assert not run.train(Goal(steps=STEPS), Cadence(stop_at=0.0), carry=None)

@@ -16,7 +16,7 @@ it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -37,6 +37,18 @@ class HeadPlan:
     columns: int = 128
     warps: int = 8
     stages: int = 4
+
+
+def fit_head_plan(plan: HeadPlan, rows: int, item_bytes: int, shared_limit: int) -> HeadPlan:
+    """`plan` with as many pipeline stages as fit in `shared_limit` bytes of shared memory (2 at
+    least)."""
+    stage = (plan.vocab + _tokens_of(rows)) * plan.columns * item_bytes
+    return replace(plan, stages=max(2, min(plan.stages, shared_limit // stage)))
+
+
+def _tokens_of(rows: int) -> int:
+    """Rows one program of the head's product takes."""
+    return max(16, min(64, triton.next_power_of_2(rows)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +152,7 @@ def judge_head(
     """
     rows, size = hidden.shape
     vocab = weight.shape[0]
-    tokens = max(16, min(64, triton.next_power_of_2(rows)))
+    tokens = _tokens_of(rows)
     tiles = triton.cdiv(vocab, plan.vocab)
     _head_kernel[(triton.cdiv(rows, tokens), tiles)](
         hidden,

@@ -14,6 +14,7 @@ from engine.kernels.sampler import (
     HeadPlan,
     RowInputs,
     Verdict,
+    fit_head_plan,
     judge_head,
     judge_logits,
     make_sampler_workspace,
@@ -137,3 +138,9 @@ def test_equal_logits_fall_to_the_lower_id() -> None:
     workspace = make_sampler_workspace(BATCH * LENGTH, VOCAB, 0, False, PLAN, "cpu")
     judge_logits(logits, inputs_for([DecodeSettings()] * BATCH), verdict, workspace, PLAN)
     assert set(verdict.proposal.tolist()) == {300}
+
+
+def test_the_heads_pipeline_is_as_deep_as_shared_memory_allows() -> None:
+    plan = HeadPlan()  # 40 KiB a stage for 32 rows of bf16
+    assert fit_head_plan(plan, 32, 2, 227 * 1024).stages == 4
+    assert fit_head_plan(plan, 32, 2, 99 * 1024).stages == 2

@@ -5,6 +5,7 @@ It knows samples and the reason when there are none. It refuses to know labels a
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,8 +71,10 @@ class GpuMeter(QObject):
 
     @Slot(object)
     def _on_state(self, state: Lifecycle) -> None:
-        if state is Lifecycle.READY and self._sampler.report is None:
-            self._sampler.ask_for_report()  # torch is imported by now
+        # the report imports torch: only the engine's load may be the one who pays for that
+        loaded = state is Lifecycle.READY and "torch" in sys.modules
+        if loaded and self._sampler.report is None:
+            self._sampler.ask_for_report()
 
     @Slot()
     def _poll(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import threading
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,6 +17,7 @@ from typing import Protocol
 from PySide6.QtCore import QObject, QThread, Signal, Slot
 
 from app.backend.conversations import Failure, Figures
+from app.backend.preload import collector_resting, preload_torch
 from app.models.snapshot import SnapshotBuilder, SnapshotHolder
 from engine.errors import UnblurError
 from engine.protocol import Engine, EngineLoader, ProgressCallback
@@ -83,8 +85,13 @@ def load_real_engine(path: str, progress: ProgressCallback, stop: threading.Even
     cold disk).
     """
     progress(LoadProgress(0, 0, "Starting PyTorch"))
+    # OpenMP reads this once, when torch is imported. Its threads otherwise wait for each other by
+    # spinning, and as soon as anything else needs a core (this window, say) all of them lose.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    preload_torch()
     try:
-        from engine.engine import load_engine
+        with collector_resting():
+            from engine.engine import load_engine
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "safetensors", "tokenizers", "transformers"):
             raise

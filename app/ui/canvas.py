@@ -20,6 +20,7 @@ from PySide6.QtGui import (
     QKeyEvent,
     QPainter,
     QPaintEvent,
+    QPen,
     QPolygonF,
     QResizeEvent,
 )
@@ -36,6 +37,7 @@ _WEIGHTS = (
     (0.9, QFont.Weight.Medium),
     (math.inf, QFont.Weight.DemiBold),
 )
+FADE_FRAME_MS = 32
 BAR_SHARE = 0.28  # of the masked colour over the page
 DRAFT_BLUR = 0.7  # of that, behind a draft nothing is known about
 _STATE_NAMES = {
@@ -61,6 +63,7 @@ class CanvasView(QWidget):
         self._plain = mono_font(Size.BASE)
         self._drafts = [mono_font(Size.BASE, weight, italic=True) for _, weight in _WEIGHTS]
         self._metrics = QFontMetricsF(self._plain)
+        self._baseline = (Shape.CODE_LINE_HEIGHT + self._metrics.capHeight()) / 2
         self._widths: dict[str, float] = {}
         self._layout = CanvasLayout(self._measure, Shape.CODE_LINE_HEIGHT)
         self._blocks: tuple[BlockView, ...] = ()
@@ -68,7 +71,7 @@ class CanvasView(QWidget):
         self._was: dict[tuple[int, int], TokenState] = {}
         self._selected: int | None = None
         self._fades = QTimer(self)
-        self._fades.setInterval(16)
+        self._fades.setInterval(FADE_FRAME_MS)
         self._fades.timeout.connect(self._fade)
         policy = QSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         policy.setHeightForWidth(True)
@@ -78,11 +81,13 @@ class CanvasView(QWidget):
     def show_blocks(self, blocks: Sequence[BlockView], text: str) -> None:
         """Paints `blocks` next. text: of the finished ones, exact, for screen readers."""
         self._note_changes(blocks)
+        changed_from = self._layout.settled_height
         self._blocks = tuple(blocks)
         if self.accessibleDescription() != text:
             self.setAccessibleDescription(text)
         self._reflow()
-        self.update()
+        top = math.floor(min(changed_from, self._layout.settled_height))
+        self.update(0, top, self.width(), self.height() - top)
 
     def _note_changes(self, blocks: Sequence[BlockView]) -> None:
         """Starts the fade of each position that has just been committed. Finished blocks need no
@@ -90,8 +95,9 @@ class CanvasView(QWidget):
         """
         now = time.monotonic()
         current: dict[tuple[int, int], TokenState] = {}
+        known = {index for index, _ in self._was}
         for block in blocks:
-            if block.final and not any(key[0] == block.index for key in self._was):
+            if block.final and block.index not in known:
                 continue
             for i, cell in enumerate(block.cells):
                 key = (block.index, i)
@@ -107,11 +113,14 @@ class CanvasView(QWidget):
 
     @Slot()
     def _fade(self) -> None:
+        """Paints the fading tokens again, and only them."""
+        for placed in self._layout.placed:
+            if placed.index in self._settled:
+                self.update(_box(placed).toAlignedRect())
         over = time.monotonic() - Shape.FADE_MS / 1000
         self._settled = {key: at for key, at in self._settled.items() if at > over}
         if not self._settled:
             self._fades.stop()
-        self.update()
 
     def _measure(self, text: str) -> float:
         width = self._widths.get(text)
@@ -129,7 +138,9 @@ class CanvasView(QWidget):
         return QSize(Shape.COLUMN, math.ceil(self._layout.height))
 
     def resizeEvent(self, event: QResizeEvent) -> None:
-        self._reflow()
+        if event.size().width() != event.oldSize().width():
+            self._reflow()
+            self.update()
         super().resizeEvent(event)
 
     # painting
@@ -138,20 +149,35 @@ class CanvasView(QWidget):
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         top, bottom = event.rect().top() - Shape.CODE_LINE_HEIGHT, event.rect().bottom()
+        shown = self._layout.between(top, bottom)
         now = time.monotonic()
-        for number, placed in enumerate(self._layout.placed):
-            if top <= placed.y <= bottom:
+        run: list[Placed] = []  # settled text side by side, drawn with one call
+        for placed in shown:
+            plain = placed.cell.state == TokenState.COMMITTED and not placed.cell.special
+            if plain and placed.index not in self._settled:
+                if run and (run[-1].y != placed.y or run[-1].x + run[-1].width != placed.x):
+                    self._paint_run(painter, run)
+                    run = []
+                run.append(placed)
+            else:
                 self._paint_cell(painter, placed, now)
-                if number == self._selected and self.hasFocus():
-                    painter.setPen(QColor(self._theme.colors.accent))
-                    painter.setBrush(Qt.BrushStyle.NoBrush)
-                    painter.drawRoundedRect(_box(placed).adjusted(-2, 1, 2, -1), 4, 4)
-        if self.hasFocus() and self._selected is None:
-            painter.setPen(QColor(self._theme.colors.accent))
-            painter.drawRoundedRect(QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5), 6, 6)
+        self._paint_run(painter, run)
+        if self.hasFocus():
+            self._paint_focus(painter)
         painter.end()
 
+    def _paint_run(self, painter: QPainter, run: list[Placed]) -> None:
+        if run:
+            self._paint_text(
+                painter,
+                run[0],
+                self._plain,
+                QColor(self._theme.colors.text),
+                "".join(placed.text for placed in run),
+            )
+
     def _paint_cell(self, painter: QPainter, placed: Placed, now: float) -> None:
+        """One token that is not plain settled text."""
         colors, state = self._theme.colors, placed.cell.state
         if state == TokenState.MASKED:
             self._paint_bar(painter, _box(placed).adjusted(1, 7, -5, -7), 1.0)
@@ -164,17 +190,28 @@ class CanvasView(QWidget):
         elif state == TokenState.EDITED:
             color = QColor(colors.edited)
             self._paint_tick(painter, placed)
-        elif state == TokenState.PROMPT:
+        elif state == TokenState.PROMPT or placed.cell.special:
             color = QColor(colors.muted)
         elif placed.index in self._settled:
             share = (now - self._settled[placed.index]) * 1000 / Shape.FADE_MS
             color = mixed(colors.text, colors.draft, min(1.0, share))
-        if placed.cell.special and state != TokenState.DRAFT:
-            color = QColor(colors.muted)
+        self._paint_text(painter, placed, font, color, placed.text)
+
+    def _paint_text(
+        self, painter: QPainter, at: Placed, font: QFont, color: QColor, text: str
+    ) -> None:
         painter.setFont(font)
         painter.setPen(color)
-        baseline = (Shape.CODE_LINE_HEIGHT + self._metrics.capHeight()) / 2
-        painter.drawText(QPointF(placed.x, placed.y + baseline), placed.text)
+        painter.drawText(QPointF(at.x, at.y + self._baseline), text)
+
+    def _paint_focus(self, painter: QPainter) -> None:
+        """A ring around the token the arrow keys are on, or around the whole canvas."""
+        ring, radius = QRectF(self.rect()).adjusted(1, 1, -1, -1), 6
+        if self._selected is not None and self._selected < len(self._layout.placed):
+            ring, radius = _box(self._layout.placed[self._selected]).adjusted(-2, 1, 2, -1), 4
+        painter.setPen(QPen(QColor(self._theme.colors.accent), 2))
+        painter.setBrush(Qt.BrushStyle.NoBrush)
+        painter.drawRoundedRect(ring, radius, radius)
 
     def _paint_bar(self, painter: QPainter, box: QRectF, share: float) -> None:
         """The soft bar a masked token is; what is left of it fades as a draft grows sure."""

@@ -7,6 +7,7 @@ change are laid out again.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -34,6 +35,10 @@ class Placed:
     index: tuple[int, int]
 
 
+def _line_of(placed: Placed) -> float:
+    return placed.y
+
+
 @dataclass(frozen=True)
 class _Cursor:
     x: float = 0.0
@@ -54,6 +59,7 @@ class CanvasLayout:
         self._kept_end = _Cursor()
         self.placed: list[Placed] = []
         self.height = line_height
+        self.settled_height = 0.0  # above this nothing can change any more
 
     def flow(self, blocks: Sequence[BlockView], width: float) -> None:
         """Lays `blocks` out in `width` logical pixels; the result is in `placed` and `height`."""
@@ -71,10 +77,17 @@ class CanvasLayout:
                 placed, cursor = self._place(block, cursor)
                 self.placed += placed
         self.height = cursor.y + self._line_height
+        self.settled_height = self._kept_end.y
+
+    def between(self, top: float, bottom: float) -> list[Placed]:
+        """What lies on lines that begin from `top` to `bottom`."""
+        first = bisect_left(self.placed, top, key=_line_of)
+        return self.placed[first : bisect_right(self.placed, bottom, key=_line_of)]
 
     def _place(self, block: BlockView, at: _Cursor) -> tuple[list[Placed], _Cursor]:
         placed: list[Placed] = []
         x, y = at.x, at.y
+        last_of_prompt = _last_of_prompt(block.cells)
         for word in _words(block.cells):
             widths = [self._cell_width(block.cells[i]) for i in word]
             wrapped = x > 0 and x + sum(widths) > self._width
@@ -90,8 +103,9 @@ class CanvasLayout:
                     width = self._measure(text)
                 placed.append(Placed(cell, text, x, y, width, (block.index, i)))
                 x += width
-                for _ in range(_breaks(cell) or _ends_prompt(block.cells, i)):
-                    x, y = 0.0, y + self._line_height
+                breaks = _breaks(cell) or (i == last_of_prompt)
+                if breaks:
+                    x, y = 0.0, y + breaks * self._line_height
         return placed, _Cursor(x, y)
 
     def _cell_width(self, cell: Cell) -> float:
@@ -118,11 +132,12 @@ def _breaks(cell: Cell) -> int:
     return cell.text.count("\n") if settled and not cell.special else 0
 
 
-def _ends_prompt(cells: Sequence[Cell], i: int) -> int:
-    """1 where a block's prompt tokens end: the answer begins on its own line."""
-    if i + 1 == len(cells) or cells[i + 1].state == TokenState.PROMPT:
-        return 0
-    return int(all(cell.state == TokenState.PROMPT for cell in cells[: i + 1]))
+def _last_of_prompt(cells: Sequence[Cell]) -> int:
+    """Where a block's leading prompt tokens end (-1: none): the answer begins on a new line."""
+    for i, cell in enumerate(cells):
+        if cell.state != TokenState.PROMPT:
+            return i - 1
+    return -1
 
 
 def _words(cells: Sequence[Cell]) -> list[list[int]]:

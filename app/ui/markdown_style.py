@@ -38,6 +38,14 @@ def style_plain(document: QTextDocument) -> None:
 
 def style_markdown(document: QTextDocument, theme: Theme) -> None:
     """Restyles every block of a document that was just read from Markdown."""
+    edit = QTextCursor(document)
+    edit.beginEditBlock()  # one layout at the end, not one for each change
+    _style_blocks(document, theme)
+    edit.endEditBlock()
+    document.rootFrame().setFrameFormat(_no_margin(document))
+
+
+def _style_blocks(document: QTextDocument, theme: Theme) -> None:
     _restore_tabs(document)
     tables: dict[int, QTextTable] = {}
     code: list[tuple[int, int]] = []  # first and last position of each run of code blocks
@@ -64,7 +72,6 @@ def style_markdown(document: QTextDocument, theme: Theme) -> None:
         _style_table(table, theme)
     for first, last in reversed(code):  # from the end, because each box moves what follows
         _box_code(document, first, last, theme)
-    document.rootFrame().setFrameFormat(_no_margin(document))
 
 
 def _restore_tabs(document: QTextDocument) -> None:

@@ -51,6 +51,7 @@ class MessageText(QTextBrowser):
         self.setWordWrapMode(QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere)
         self.setTabChangesFocus(True)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        self.document().setUndoRedoEnabled(False)
         self.document().setDocumentMargin(0)
         self.document().setIndentWidth(Space.XL)
         self.setTabStopDistance(QFontMetricsF(mono_font()).horizontalAdvance("0") * 4)

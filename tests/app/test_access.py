@@ -13,6 +13,12 @@ from pytestqt.qtbot import QtBot
 from engine.fake import DEFAULT_ANSWER, FakeScript
 
 
+def focused() -> QWidget:
+    widget = QApplication.focusWidget()
+    assert widget is not None
+    return widget
+
+
 def focusable(window: QWidget) -> list[QWidget]:
     return [
         widget
@@ -45,8 +51,8 @@ def test_tab_reaches_every_visible_control_and_comes_round(open_window, qtbot: Q
     expected -= {b for b in desktop.window.rail.buttons.values() if not b.isChecked()}
     seen: set[QWidget] = set()
     for _ in range(2 * len(expected) + 4):
-        QTest.keyClick(QApplication.focusWidget(), Qt.Key.Key_Tab)
-        seen.add(QApplication.focusWidget())
+        QTest.keyClick(focused(), Qt.Key.Key_Tab)
+        seen.add(focused())
     assert expected <= seen
 
 
@@ -54,8 +60,8 @@ def test_a_conversation_can_be_held_without_a_mouse(open_window, qtbot: QtBot) -
     desktop = open_window(FakeScript(seconds_per_step=0.005))
     window = desktop.window
     assert QApplication.focusWidget() is window.chat_page.composer.edit
-    QTest.keyClicks(QApplication.focusWidget(), "hello")
-    QTest.keyClick(QApplication.focusWidget(), Qt.Key.Key_Return)
+    QTest.keyClicks(focused(), "hello")
+    QTest.keyClick(focused(), Qt.Key.Key_Return)
     qtbot.waitUntil(lambda: not desktop.engine.busy, timeout=5000)
     assert desktop.chat.current.messages[-1].text == DEFAULT_ANSWER
     QTest.keyClick(window, Qt.Key.Key_N, Qt.KeyboardModifier.ControlModifier)

@@ -23,7 +23,7 @@ def play(script: FakeScript | None = None, stop_at: int | None = None) -> list[S
     engine, stop = FakeEngine(script), threading.Event()
     builder = SnapshotBuilder("r", engine)
     request = GenerateRequest((Message("user", "What is 17 * 24 + 9?"),), 1024)
-    result, steps = [], 0
+    result, steps, event = [], 0, None
     for event in engine.generate(request, stop):
         steps += isinstance(event, StepTaken)
         if stop_at is not None and steps >= stop_at:

@@ -79,7 +79,7 @@ def test_the_same_script_plays_the_same_steps() -> None:
 
 def test_stop_ends_the_reply_within_one_step() -> None:
     engine, stop = FakeEngine(), threading.Event()
-    taken = 0
+    taken, event = 0, None
     for event in engine.generate(ask("hello"), stop):
         if isinstance(event, StepTaken):
             taken += 1
@@ -103,7 +103,8 @@ def test_it_fails_where_the_script_says_and_can_be_used_afterwards() -> None:
     with pytest.raises(RuntimeFailure, match="It broke"):
         list(engine.generate(ask("hello")))
     engine.script = FakeScript()
-    assert list(engine.generate(ask("hello")))[-1].text == DEFAULT_ANSWER
+    (finished,) = of(engine.generate(ask("hello")), Finished)
+    assert finished.text == DEFAULT_ANSWER
 
 
 def test_empty_and_overlong_prompts_are_refused() -> None:

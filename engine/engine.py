@@ -49,6 +49,7 @@ from engine.types import (
     Finished,
     GenerateRequest,
     GenerationStats,
+    LoadProgress,
     Message,
     ModelInfo,
     Started,
@@ -334,7 +335,12 @@ def load_engine(
     failed load leaves no memory behind. device: None = the first GPU if there is one, else the
     CPU."""
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    checkpoint = open_checkpoint(path)
+
+    def checking(done: int, total: int) -> None:
+        if progress is not None:
+            progress(LoadProgress(done, total, "Checking the files"))
+
+    checkpoint = open_checkpoint(path, progress=checking, stop=stop)
     try:
         tokenizer = ChatTokenizer.open(Path(path))
         placement = choose_placement(checkpoint, target, free_memory(target), dtype)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from engine.checkpoint import Checkpoint
 from engine.errors import RuntimeFailure
-from engine.kernels.nvfp4 import PackedExperts, PackedWeight, dequantize
+from engine.kernels.nvfp4 import PackedExperts, PackedWeight
 from engine.models.experts import Experts, Router
 from engine.models.layers import Linear
 from engine.models.llada2 import LLaDA2, SparseMLP
@@ -125,8 +125,8 @@ def _place_all(
         if isinstance(module, Linear):
             _place_linear(module, checkpoint, source, placement, progress)
         elif isinstance(module, nn.Embedding):
-            weight = _dense(checkpoint.linear(source), placement.dtype)
-            _set(module, "weight", weight.to(placement.device), progress)
+            shape = (module.num_embeddings, module.embedding_dim)
+            _set(module, "weight", _expanded(checkpoint, source, shape, placement), progress)
         elif isinstance(module, Router):
             _place_router(module, checkpoint, source, placement, progress)
         elif not isinstance(module, Experts) and hasattr(module, "weight"):
@@ -148,9 +148,17 @@ def _set(module: nn.Module, name: str, value: Tensor, progress: _Progress) -> No
     progress.add(value)
 
 
-def _dense(stored: Tensor | PackedWeight, dtype: torch.dtype) -> Tensor:
-    """Expands packed weights in float32, rounded once."""
-    return stored.to(dtype) if isinstance(stored, Tensor) else dequantize(stored, dtype)
+def _expanded(
+    checkpoint: Checkpoint,
+    source: str,
+    shape: tuple[int, ...],
+    placement: Placement,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """A matrix straight into its own memory on the device; packed weights are rounded once."""
+    weight = torch.empty(shape, dtype=dtype or placement.dtype, device=placement.device)
+    checkpoint.linear_into(source, weight)
+    return weight
 
 
 def _place_linear(
@@ -160,12 +168,16 @@ def _place_linear(
     placement: Placement,
     progress: _Progress,
 ) -> None:
-    stored = checkpoint.linear(source)
-    if isinstance(stored, PackedWeight) and not placement.expand:
+    packed = checkpoint.inventory.matrices[source].form != "dense"
+    if packed and not placement.expand:
+        stored = checkpoint.linear(source)
+        if not isinstance(stored, PackedWeight):
+            raise TypeError("a packed module gave a dense weight")
         module.pack(stored.to(placement.device))
         progress.add(stored)
         return
-    _set(module, "weight", _dense(stored, placement.dtype).to(placement.device), progress)
+    shape = tuple(module.weight.shape)
+    _set(module, "weight", _expanded(checkpoint, source, shape, placement), progress)
 
 
 def _place_router(
@@ -176,8 +188,9 @@ def _place_router(
     progress: _Progress,
 ) -> None:
     """Router weight and bias stay float32: near ties must not flip by rounding (models.md 1.3)."""
-    weight = _dense(checkpoint.linear(source), torch.float32)
-    _set(module, "weight", weight.to(placement.device), progress)
+    shape = tuple(module.weight.shape)
+    weight = _expanded(checkpoint, source, shape, placement, torch.float32)
+    _set(module, "weight", weight, progress)
     if checkpoint.spec.router_bias:
         bias = checkpoint.dense(f"{source}.expert_bias").to(torch.float32)
     else:

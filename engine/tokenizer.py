@@ -19,6 +19,8 @@ from tokenizers import Tokenizer
 from engine.errors import CheckpointError, RequestError
 from engine.types import Message
 
+_STAND_IN = chr(0xF8FF)  # private use: in nobody's text
+
 # Used when a LLaDA2 folder brings no template of its own (models.md 1.9).
 LLADA2_TEMPLATE = (
     "{% for message in messages %}"
@@ -37,9 +39,9 @@ class ChatTokenizer:
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         environment.globals["raise_exception"] = _raise_template_error
         self._template = environment.from_string(template)
-        self._special_ids = {
-            index for index, token in tokenizer.get_added_tokens_decoder().items() if token.special
-        }
+        added = tokenizer.get_added_tokens_decoder()
+        self._special_ids = {index for index, token in added.items() if token.special}
+        self._special_texts = [token.content for token in added.values() if token.special]
 
     @classmethod
     def open(cls, folder: Path) -> ChatTokenizer:
@@ -66,18 +68,42 @@ class ChatTokenizer:
         return cls(tokenizer, _template_of(folder, config), _special_tokens(config))
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of the conversation, ending where the assistant's next reply begins. Raises
-        RequestError."""
+        """Ids of the conversation, ending where the assistant's next reply begins.
+
+        A special token's text inside a message stays text: nobody can end a turn, or unmask
+        anything, by typing it. Raises RequestError.
+        """
+        typed = [m.content for m in messages]
+        if not any(text in content for text in self._special_texts for content in typed):
+            return self._encode(self._render(messages))
+        # The template sees stand-ins, so that each message can be encoded apart, as plain text.
+        marks = [f"{_STAND_IN}{n}{_STAND_IN}" for n in range(len(typed))]
+        stand_ins = [Message(m.role, mark) for m, mark in zip(messages, marks, strict=True)]
+        text = self._render(stand_ins)
+        ids: list[int] = []
+        for mark, content in zip(marks, typed, strict=True):
+            before, found, text = text.partition(mark)
+            ids += self._encode(before)
+            ids += self._encode(content, special=False) if found else []
+        return ids + self._encode(text)
+
+    def _render(self, messages: Sequence[Message]) -> str:
         rows = [{"role": m.role, "content": m.content} for m in messages]
         try:
-            text = self._template.render(messages=rows, add_generation_prompt=True, **self._special)
+            return self._template.render(messages=rows, add_generation_prompt=True, **self._special)
         except TemplateError as error:
             raise RequestError(
                 "request.template",
                 f"The model's chat template refuses this conversation: {error}",
                 "Start a new chat, or remove the system prompt.",
             ) from error
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def _encode(self, text: str, special: bool = True) -> list[int]:
+        self._tokenizer.encode_special_tokens = not special
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=False).ids
+        finally:
+            self._tokenizer.encode_special_tokens = False
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens dropped."""

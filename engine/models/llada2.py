@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -109,7 +110,10 @@ class LLaDA2(nn.Module):
     def __init__(self, spec: LLaDA2Spec) -> None:
         super().__init__()
         self.spec = spec
-        self.word_embeddings = nn.Embedding(spec.vocab_size, spec.hidden_size)
+        # Not nn.Embedding(v, h): its random initialisation costs seconds of imports, for weights
+        # that are replaced.
+        empty = torch.empty(spec.vocab_size, spec.hidden_size)
+        self.word_embeddings = nn.Embedding.from_pretrained(empty, freeze=False)
         self.layers = nn.ModuleList(DecoderLayer(spec, n) for n in range(spec.num_layers))
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
         tied = spec.tie_word_embeddings

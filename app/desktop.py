@@ -8,6 +8,7 @@ on screen.
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -89,6 +90,8 @@ def run_window(startup_time: bool = False, model: str | None = None) -> int:
     desktop.window.show()
     if startup_time:
         QTimer.singleShot(0, lambda: _report_startup(desktop.window, begun))
+    for name in (signal.SIGINT, signal.SIGTERM):  # seen when a timer next runs Python, see GpuMeter
+        signal.signal(name, lambda *_: desktop.window.close())
     # the load starts once the first frame is out, so that it cannot delay it
     QTimer.singleShot(0, lambda: _load(desktop.engine, model))
     try:

@@ -21,7 +21,7 @@ from PySide6.QtGui import (
 )
 
 from app.ui.markdown_source import TAB_STAND_IN
-from app.ui.theme import MONO_FAMILY, Size, Space, Theme
+from app.ui.theme import MONO_FAMILY, Size, Space, Theme, answer_widths, mixed
 
 BODY_LINE = 24
 CODE_LINE = 20
@@ -47,6 +47,7 @@ def style_markdown(document: QTextDocument, theme: Theme) -> None:
 
 def _style_blocks(document: QTextDocument, theme: Theme) -> None:
     _restore_tabs(document)
+    code_width, prose_width = answer_widths()
     tables: dict[int, QTextTable] = {}
     code: list[tuple[int, int]] = []  # first and last position of each run of code blocks
     block = document.begin()
@@ -65,7 +66,7 @@ def _style_blocks(document: QTextDocument, theme: Theme) -> None:
         elif block.blockFormat().headingLevel() > 0:
             _style_heading(block)
         else:
-            cursor.mergeBlockFormat(_spacing(BODY_LINE, 0, _below(block)))
+            cursor.mergeBlockFormat(_spacing(BODY_LINE, 0, _below(block), code_width - prose_width))
         _style_inline_code(block, theme)
         block = block.next()
     for table in tables.values():
@@ -93,8 +94,9 @@ def _extend(code: list[tuple[int, int]], block: QTextBlock) -> None:
     code[-1] = (code[-1][0], _end(block))
 
 
-def _spacing(line: int, above: int, below: int) -> QTextBlockFormat:
+def _spacing(line: int, above: int, below: int, right: int = 0) -> QTextBlockFormat:
     form = QTextBlockFormat()
+    form.setRightMargin(right)
     form.setLineHeight(line, _FIXED)
     form.setTopMargin(above)
     form.setBottomMargin(below)
@@ -152,7 +154,7 @@ def _style_inline_code(block: QTextBlock, theme: Theme) -> None:
             spans.append((fragment.position(), fragment.position() + fragment.length()))
         fragments += 1
     form = _code_format()
-    form.setBackground(QColor(theme.colors.line))
+    form.setBackground(mixed(theme.colors.line, theme.colors.window, 0.6))
     for first, last in spans:
         cursor = QTextCursor(block)
         cursor.setPosition(first)
@@ -164,6 +166,7 @@ def _style_table(table: QTextTable, theme: Theme) -> None:
     form = QTextTableFormat()
     form.setBorderCollapse(True)
     form.setBorder(1)
+    form.setBorderStyle(QTextFrameFormat.BorderStyle.BorderStyle_Solid)
     form.setBorderBrush(QBrush(QColor(theme.colors.line)))
     form.setCellPadding(6)
     form.setCellSpacing(0)

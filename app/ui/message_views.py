@@ -7,7 +7,7 @@ It knows how each `MessageStatus` looks. It refuses to know where messages come 
 from __future__ import annotations
 
 from PySide6.QtCore import QSize, Qt, QTimer, Signal, Slot
-from PySide6.QtGui import QFontMetricsF, QGuiApplication
+from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
 from app.backend.conversations import ChatMessage, Failure, Figures, MessageStatus
@@ -16,7 +16,7 @@ from app.ui.canvas import CanvasView
 from app.ui.error_card import ErrorCard
 from app.ui.icons import icon
 from app.ui.markdown_view import MessageText
-from app.ui.theme import Shape, Size, Space, Theme, mono_font
+from app.ui.theme import Space, Theme, answer_widths
 
 
 class PromptView(QFrame):
@@ -78,9 +78,9 @@ class AnswerView(QWidget):
         self.show_message(message)
 
     def _lay_out(self) -> None:
-        width = QFontMetricsF(mono_font(Size.BASE)).horizontalAdvance("0")
-        for view in (self.canvas, self.body):
-            view.setMaximumWidth(round(width * Shape.ANSWER_CHARACTERS) + 8)
+        width, _ = answer_widths()
+        self.canvas.setMaximumWidth(width)
+        self.body.setMaximumWidth(width + 4)
         self._footer = QWidget(self)
         footer = QHBoxLayout(self._footer)
         footer.setContentsMargins(2, 0, 0, 0)

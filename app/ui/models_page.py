@@ -49,6 +49,7 @@ class ModelsPage(QScrollArea):
             button.setAccessibleName(button.text())
             row.addWidget(button)
         row.addStretch(1)
+        box.addSpacing(Space.S)
         box.addLayout(row)
         column.addWidget(
             note(

@@ -12,7 +12,14 @@ import logging
 from dataclasses import dataclass
 
 from PySide6.QtCore import QObject, Qt, Signal, Slot
-from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
+from PySide6.QtGui import (
+    QColor,
+    QFont,
+    QFontDatabase,
+    QFontMetricsF,
+    QGuiApplication,
+    QPalette,
+)
 from PySide6.QtWidgets import QApplication
 
 from app.backend.files import ASSETS
@@ -102,6 +109,8 @@ class Shape:
     FADE_MS = 160
 
 
+# letters as often as English has them, for the width of an average character
+_PROSE = "The answer was written in blocks, and each of them came into focus in a few steps. "
 UI_FAMILY = "Inter"
 MONO_FAMILY = "JetBrains Mono"
 FONT_FILES = (
@@ -151,6 +160,13 @@ def mono_font(
     font.setFeature(QFont.Tag("liga"), 0)
     font.setFeature(QFont.Tag("calt"), 0)
     return font
+
+
+def answer_widths() -> tuple[int, int]:
+    """Widths of `ANSWER_CHARACTERS` of code and of prose, in logical pixels; prose is narrower."""
+    code = QFontMetricsF(mono_font(Size.BASE)).horizontalAdvance("0")
+    prose = QFontMetricsF(ui_font(Size.BODY)).horizontalAdvance(_PROSE) / len(_PROSE)
+    return round(code * Shape.ANSWER_CHARACTERS), round(prose * Shape.ANSWER_CHARACTERS)
 
 
 def mixed(over: str, under: str, share: float) -> QColor:

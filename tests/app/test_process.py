@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from app.cli import missing_qt, run, version
 
 WINDOW = """
 import sys
+import time
 from pathlib import Path
 from PySide6.QtCore import QTimer
 from app.backend.files import AppFolders
@@ -161,6 +163,30 @@ def test_a_windowed_build_without_streams_can_print(repo_root: Path) -> None:
         python(code), cwd=repo_root, capture_output=True, text=True, check=False
     )
     assert answer.stdout == "alive", answer.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_closes_the_window_in_order(
+    tmp_path: Path, repo_root: Path, environment: dict[str, str], name: signal.Signals
+) -> None:
+    log = tmp_path / "d" / "Unblur" / "logs" / "unblur.log"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "app", "--model", str(tmp_path)],
+        cwd=repo_root,
+        env={**environment, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "d")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    # the failed load of a folder without a model shows that the window is up and its loop runs
+    for _ in range(600):
+        if log.exists() and "load failed" in log.read_text("utf-8"):
+            break
+        time.sleep(0.05)
+    process.send_signal(name)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
 
 
 def test_startup_time_is_printed_and_the_window_closes(

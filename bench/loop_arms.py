@@ -129,13 +129,15 @@ def make_arm(
     capacity: int = 512,
     sdpa: bool = False,
     fused: bool = True,
+    ahead: bool = True,
 ) -> Runtime:
-    """One runtime with its own cache. sdpa: without the attention kernel."""
+    """One runtime with its own cache. sdpa: without the attention kernel. fused, ahead: see
+    `ReplyPieces`."""
     program = make_program(model, batch, capacity, RuleOptions(), place.dtype)
     if sdpa:
         program.cache.attention = None
     kernel = None if place.dry else record_kernel()
-    pieces = make_pieces(program, True, slots=SLOTS, kernel=kernel, fused=fused)
+    pieces = make_pieces(program, True, slots=SLOTS, kernel=kernel, fused=fused, ahead=ahead)
     if name == "eager":
         return EagerRuntime(pieces, exact=False)
     backend = make_backend(pieces, place)

@@ -60,6 +60,7 @@ class LevenshteinRule:
     """LLaDA2.2's joint rule over one block."""
 
     name = "llada2.2"
+    settles = True
 
     def __init__(
         self,

@@ -35,10 +35,12 @@ class RuleOptions:
 
 class Rule(Protocol):
     """One decoding rule. `apply` is called after every forward and sets `state.finished` when a
-    row's block is done."""
+    row's block is done. settles: a block may end with a step that changes nothing
+    (`state.settled`)."""
 
     name: str
     mask_id: int
+    settles: bool
 
     def apply(self, state: BlockState, judgement: Judgement, settings: RowSettings) -> None: ...
 
@@ -92,6 +94,7 @@ class QuotaRule:
     """LLaDA2.0: everything above the threshold, or at least an even share of the block per step."""
 
     name = "llada2.0"
+    settles = False
 
     def __init__(self, mask_id: int, stop_ids: Tensor, options: RuleOptions) -> None:
         self.mask_id = mask_id
@@ -121,6 +124,7 @@ class EditingRule:
     model now rejects."""
 
     name = "llada2.1"
+    settles = True
 
     def __init__(self, mask_id: int, stop_ids: Tensor, options: RuleOptions) -> None:
         self.mask_id = mask_id

@@ -2,11 +2,20 @@
 itself decides to repeat.
 
     start
-    WHILE outer:  begin, arm
+    WHILE outer:  begin
                   IF first:     first          (the commit of the block before, and a first step)
-                  settle
-                  WHILE inner:  step, stepped
-                  end, block
+                  WHILE inner:  step
+                  end
+
+and where a block's last look may be taken together with the next block's first step (`verify`,
+`accept`):
+
+    WHILE outer:  IF fresh:     begin
+                  IF first:     first
+                  WHILE inner:  step
+                  WHILE verify: verify
+                  IF accept:    accept         (the next block is under way as the loop begins anew)
+                  IF end:       end
 
 Knows the structure and which control kernel (`engine/kernels/cuda/reply_loop.cu`) stands where. The
 CUDA calls themselves are behind `GraphCalls`, so that the structure can be recorded and run without
@@ -25,6 +34,17 @@ from typing import Any, Literal, Protocol
 from engine.errors import RuntimeFailure
 
 Kind = Literal["while", "if"]
+KERNELS = (
+    "reply_start",
+    "reply_arm",
+    "reply_open",
+    "reply_first",
+    "reply_step",
+    "reply_settle",
+    "reply_verify",
+    "reply_decide",
+    "reply_block",
+)
 
 
 class Mailbox(IntEnum):
@@ -117,46 +137,75 @@ class _Chain:
     def kernel(self, name: str, *arguments: Argument) -> None:
         self.last = self.calls.kernel(self.graph, self.last, name, arguments)
 
-    def conditional(self, condition: Any, kind: Kind) -> _Chain:
-        self.last, body = self.calls.conditional(self.graph, self.last, condition, kind)
+    def conditional(self, condition: Argument, kind: Kind) -> _Chain:
+        self.last, body = self.calls.conditional(self.graph, self.last, condition.value, kind)
         return _Chain(self.calls, body)
 
 
 def build_reply_graph(
     calls: GraphCalls, captured: Mapping[str, Any], registers: Registers
 ) -> ReplyGraph:
-    """Nests the captured pieces (`begin`, `first`, `step`, `end`) into one executable graph.
+    """Nests the captured pieces (`begin`, `first`, `step`, `end`, and perhaps `verify` and
+    `accept`) into one executable graph.
 
-    Every condition belongs to the root graph. `outer` starts true at each launch; `first` and
-    `inner` are set anew in every iteration of the outer loop before they are looked at.
+    Every condition belongs to the root graph. `outer` starts true at each launch; all others are
+    set anew in every iteration of the outer loop before they are looked at.
     """
     root = calls.create()
-    outer, first, inner = (
-        calls.condition(root, 1),
-        calls.condition(root, 0),
-        calls.condition(root, 0),
-    )
-    control = Argument("address", registers.control)
-    mailbox = Argument("address", registers.mailbox)
-    ring = (
-        Argument("address", registers.records),
-        Argument("number", registers.slots),
-        Argument("number", registers.record_words),
-    )
-    log = (Argument("address", registers.log), Argument("number", registers.log_words))
+    ahead = "verify" in captured
+    names = ("fresh", "first", "inner", "verify", "accept", "end") if ahead else ("first", "inner")
+    outer = Argument("condition", calls.condition(root, 1))
+    at = {name: Argument("condition", calls.condition(root, 0)) for name in names}
+    to = _Addresses(registers)
     top = _Chain(calls, root)
-    top.kernel("reply_start", mailbox)
+    top.kernel("reply_start", to.mailbox)
     block = top.conditional(outer, "while")
-    block.child(captured["begin"])
-    block.kernel("reply_arm", Argument("condition", first), control)
-    block.conditional(first, "if").child(captured["first"])
-    block.kernel("reply_first", Argument("condition", inner), control, mailbox, *ring)
-    step = block.conditional(inner, "while")
-    step.child(captured["step"])
-    step.kernel("reply_step", Argument("condition", inner), control, mailbox, *ring)
-    block.child(captured["end"])
-    block.kernel("reply_block", Argument("condition", outer), control, mailbox, *log)
+    if ahead:
+        block.kernel("reply_open", at["fresh"], at["first"], to.control)
+        block.conditional(at["fresh"], "if").child(captured["begin"])
+    else:
+        block.child(captured["begin"])
+        block.kernel("reply_arm", at["first"], to.control)
+    block.conditional(at["first"], "if").child(captured["first"])
+    block.kernel("reply_first", at["inner"], *to.step)
+    steps = block.conditional(at["inner"], "while")
+    steps.child(captured["step"])
+    steps.kernel("reply_step", at["inner"], *to.step)
+    if ahead:
+        _look_ahead(block, captured, at, to)
+    else:
+        block.child(captured["end"])
+    block.kernel("reply_block", outer, *to.block)
     return ReplyGraph(calls, root, calls.instantiate(root), dict(captured))
+
+
+def _look_ahead(
+    block: _Chain, captured: Mapping[str, Any], at: Mapping[str, Argument], to: _Addresses
+) -> None:
+    """The rest of a block where its last look may be shared."""
+    block.kernel("reply_settle", at["verify"], to.control, to.mailbox)
+    looks = block.conditional(at["verify"], "while")
+    looks.child(captured["verify"])
+    looks.kernel("reply_verify", at["verify"], *to.step)
+    block.kernel("reply_decide", at["accept"], at["end"], to.control, to.mailbox)
+    block.conditional(at["accept"], "if").child(captured["accept"])
+    block.conditional(at["end"], "if").child(captured["end"])
+
+
+class _Addresses:
+    """The registers as kernel arguments."""
+
+    def __init__(self, registers: Registers) -> None:
+        self.control = Argument("address", registers.control)
+        self.mailbox = Argument("address", registers.mailbox)
+        ring = (
+            Argument("address", registers.records),
+            Argument("number", registers.slots),
+            Argument("number", registers.record_words),
+        )
+        log = (Argument("address", registers.log), Argument("number", registers.log_words))
+        self.step = (self.control, self.mailbox, *ring)
+        self.block = (self.control, self.mailbox, *log, *ring)
 
 
 class DriverCalls:
@@ -170,8 +219,7 @@ class DriverCalls:
 
         self._driver, self._check = driver, check
         module = CudaModule("reply_loop.cu", {})
-        names = ("reply_start", "reply_arm", "reply_first", "reply_step", "reply_block")
-        self._functions = {name: module.kernel(name).function for name in names}
+        self._functions = {name: module.kernel(name).function for name in KERNELS}
         self._module = module  # its code must outlive the graphs
         self._context = check(driver.cuCtxGetCurrent())
 

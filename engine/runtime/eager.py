@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -18,7 +19,6 @@ from engine.errors import RuntimeFailure
 from engine.runtime.pieces import CHUNKS, ReplyPieces, Variant, plan_prefill
 from engine.runtime.reply import Control
 from engine.runtime.rows import Row, StepMark, take_ends
-from engine.types import StepTaken
 
 CPU_CHUNK = 16  # prompt blocks per forward: bounds the activations of a long prompt
 
@@ -71,8 +71,23 @@ class EagerRuntime:
             return
         self._prepare(self.pieces.load(rows, record))
         began = time.perf_counter()
+        piece = ""
         while any(row.reason is None for row in rows):
-            yield from self._denoise(rows, began, stop, record)
+            control = self._take(piece or self._begin(), rows, stop)
+            mark = self._mark(control, began, record)
+            while ending := _ending(control):
+                finished = self._end(ending, rows, control[Control.BLOCKS])
+                yield replace(mark, block_done=finished)
+                if ending == "end":
+                    break
+                # The next block's first step came with it, at no forward of its own.
+                control = self.pieces.reply.control.tolist()
+                mark = self._mark(control, began, record)
+            if ending:
+                piece = ""
+            else:
+                yield mark
+                piece = "verify" if control[Control.READY] else "step"
 
     # What a runtime that replays captured pieces does otherwise.
 
@@ -92,40 +107,48 @@ class EagerRuntime:
         whole, rest = divmod(blocks, CPU_CHUNK)
         return [CPU_CHUNK] * whole + [rest] * bool(rest)
 
-    def _denoise(
-        self, rows: Sequence[Row], began: float, stop: threading.Event | None, record: bool
-    ) -> Iterator[StepMark]:
-        """One block. Ends early, its rows stopped, when `stop` is set."""
-        reply = self.pieces.reply
-        if self._exact:
-            live = [row for row in rows if row.reason is None]
-            self.pieces.bound = max(row.block_start for row in live) + self.program.block_length
-        commit = bool(reply.control[Control.COMMIT])
+    def _begin(self) -> str:
+        """Begins the next block; returns the piece that takes its first step."""
+        commit = bool(self.pieces.reply.control[Control.COMMIT])
         self._call("begin")
-        while True:
-            self._call("first" if commit else "step")
-            commit = False
-            control = reply.control.tolist()  # the step's one wait for the device
-            seconds = time.perf_counter() - began
-            taken = self._record(0, control[Control.STEPS], seconds) if record else None
-            mark = StepMark(seconds, taken, block_done=False)
-            if stop is not None and stop.is_set():
-                reply.word(Control.STOP).fill_(1)
-                control[Control.STOP] = 1
-            if not control[Control.KEEP_STEP] or control[Control.STOP]:
-                break
-            yield mark
-        entry = control[Control.BLOCKS]
-        self._call("end")
-        ends = reply.block_ends(reply.log[entry].cpu().numpy())
+        return "first" if commit else "step"
+
+    def _take(self, piece: str, rows: Sequence[Row], stop: threading.Event | None) -> list[int]:
+        """One step, and the control words after it: the step's one wait for the device."""
+        reply, length = self.pieces.reply, self.program.block_length
+        if self._exact:
+            last = max(row.block_start for row in rows if row.reason is None)
+            self.pieces.bound = last + (2 if piece == "verify" else 1) * length
+        self._call(piece)
+        control = reply.control.tolist()
+        if stop is not None and stop.is_set():
+            reply.word(Control.STOP).fill_(1)
+            control[Control.STOP] = 1
+        return control
+
+    def _end(self, piece: str, rows: Sequence[Row], entry: int) -> bool:
+        """Ends the block and tells the rows; whether it counts."""
+        self._call(piece)
+        reply = self.pieces.reply
         try:
-            finished = take_ends(rows, ends)
+            return take_ends(rows, reply.block_ends(reply.log[entry].cpu().numpy()))
         except RuntimeFailure:
             self.program.cache.clear()
             raise
-        yield StepMark(mark.seconds, mark.step_taken, finished)
 
-    def _record(self, row: int, steps: int, seconds: float) -> StepTaken:
+    def _mark(self, control: Sequence[int], began: float, record: bool) -> StepMark:
+        seconds = time.perf_counter() - began
+        if not record:
+            return StepMark(seconds, None, block_done=False)
         ring = self.pieces.ring
-        record = ring.read(ring.records[(steps - 1) % ring.slots].cpu().numpy())
-        return ring.step_taken(record, row, seconds)
+        words = ring.records[(control[Control.STEPS] - 1) % ring.slots].cpu().numpy()
+        return StepMark(seconds, ring.step_taken(ring.read(words), 0, seconds), block_done=False)
+
+
+def _ending(control: Sequence[int]) -> str:
+    """The piece that ends the block after this step, "" while it goes on."""
+    if control[Control.STOP]:
+        return "end"
+    if control[Control.ACCEPTED]:
+        return "accept"
+    return "" if control[Control.KEEP_STEP] else "end"

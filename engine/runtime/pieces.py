@@ -3,6 +3,10 @@
     prefill chunks, then until the reply is over:
         begin, (first if the block before needs its commit,) step, step, ..., end
 
+Where a rule ends a block with a step that changes nothing (editing), that step can be taken
+together with the first one of the next block: `verify` runs both in one forward, and if nothing
+changed `accept` replaces end, begin and the first step.
+
 Every runtime runs these same functions: called (eager), replayed one by one, or replayed inside one
 graph. They never read the host; `shape` is what a caller may choose. Knows the order inside a step,
 not the order of steps.
@@ -13,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from engine.decoding.judge import Judgement
 from engine.decoding.state import RowSettings
+from engine.decoding.steering import SteeringState
 from engine.runtime.reply import ReplyState
 from engine.runtime.ring import RecordKernel, TraceRing
 from engine.runtime.rows import Row
@@ -42,13 +48,21 @@ class ReplyPieces:
 
     bound: cached keys scanned by attention; the cache's capacity unless the caller knows better
     before each call (eager on a CPU does). fused: a commit shares the next block's first forward;
-    off only to measure what that is worth.
+    off only to measure what that is worth. ahead: `verify` and `accept` are used.
     """
 
     def __init__(
-        self, program: StepProgram, reply: ReplyState, ring: TraceRing, fused: bool = True
+        self,
+        program: StepProgram,
+        reply: ReplyState,
+        ring: TraceRing,
+        *,
+        fused: bool = True,
+        ahead: bool = False,
     ) -> None:
         self.program, self.reply, self.ring, self.fused = program, reply, ring, fused
+        self.ahead = ahead and program.rule.settles and reply.capacity >= 2 * reply.block_length
+        self._said_ahead: Judgement | None = None
         device = program.state.tokens.device
         self.settings = RowSettings.allocate(reply.batch, device)
         self.bound = program.cache.capacity
@@ -91,14 +105,41 @@ class ReplyPieces:
     def end(self) -> None:
         self.reply.end_block(self.program.state)
 
+    def verify(self) -> None:
+        """A step of this block and, ahead of time, the first one of the next."""
+        state, canvas = self.program.state, self.reply.next_canvas(self.program.state)
+        self._said_ahead = self.program.step_and_ahead(
+            self.settings, self.bound, canvas, self._steering()
+        )
+        self._end_step()
+        self.reply.accept_step_ahead(state)
+
+    def accept(self) -> None:
+        """After a `verify` that left ACCEPTED: ends the block, begins the next and takes its first
+        step from what was said ahead."""
+        state, said = self.program.state, self._said_ahead
+        assert said is not None
+        self.reply.end_block(state)
+        self.reply.count_step_ahead()
+        self.reply.begin_block(state)
+        self.program.rule.apply(state, said, self.settings)
+        self._end_step()
+
     def _step(self, with_previous: bool) -> None:
+        self.program.step(self.settings, self.bound, with_previous, self._steering())
+        self._end_step()
+
+    def _end_step(self) -> None:
         reply, state = self.reply, self.program.state
-        steering = reply.steering if self.variant.steered else None
-        self.program.step(self.settings, self.bound, with_previous, steering)
         reply.end_step(state)
+        if self.ahead:
+            reply.look_ahead(state)
         if self.variant.recorded:
             self.ring.record(state, reply)
         reply.count_step()
+
+    def _steering(self) -> SteeringState | None:
+        return self.reply.steering if self.variant.steered else None
 
 
 def make_pieces(
@@ -108,15 +149,18 @@ def make_pieces(
     slots: int = 1,
     kernel: RecordKernel | None = None,
     fused: bool = True,
+    ahead: bool = False,
 ) -> ReplyPieces:
     """Pieces over a program, with buffers of their own on its device. slots, kernel: see
-    `TraceRing`; one slot is enough where the host looks after every step."""
+    `TraceRing`; one slot is enough where the host looks after every step. fused, ahead: see
+    `ReplyPieces`."""
     batch, length = program.state.tokens.shape
     device = program.state.tokens.device
     reply = ReplyState(
         batch, length, program.cache.capacity, program.rule.mask_id, stop_after_block, device
     )
-    return ReplyPieces(program, reply, TraceRing(batch, length, device, slots, kernel), fused)
+    ring = TraceRing(batch, length, device, slots, kernel)
+    return ReplyPieces(program, reply, ring, fused=fused, ahead=ahead)
 
 
 def usable_chunks(pieces: ReplyPieces) -> list[int]:

@@ -38,6 +38,10 @@ class Control(IntEnum):
     BLOCKS = 5  # blocks ended: entries of the log
     LIMIT = 6  # steps no correct reply reaches
     LEVEL = 7  # what the trace records: 0 nothing, 1 every step
+    READY = 8  # no row waits for a mask: the next step may settle the block
+    ACCEPTED = 9  # the block is settled, and the step ahead into the next one counts
+    OPEN = 10  # a block is under way as the outer loop begins anew (the loop kernels' own)
+    TAKEN = 11  # the step ahead was taken in this iteration (the loop kernels' own)
 
 
 class Reason(IntEnum):
@@ -74,7 +78,7 @@ class ReplyState:
     STOP_IDS]: -1 where unused. reason: `Reason`. blocks: finished blocks. length: generated tokens
     kept. first_stop: place of the first stop token among the generated ones, FAR when there is
     none. forwards, commits: decode forwards, and those of them spent on a commit alone. cursor [1]:
-    next position to prefill. control [8]: see `Control`. log [capacity / L, words]: one entry per
+    next position to prefill. control [12]: see `Control`. log [capacity / L, words]: one entry per
     ended block, appended to only.
     """
 
@@ -176,12 +180,26 @@ class ReplyState:
         """Lays the next block of every row onto the canvas: what is known of it, masks elsewhere.
         Rows that are over are finished from the start."""
         start = self.first_start + self.blocks * self.block_length
-        # A row that is over stands one block past its last: keep it inside the cache.
-        start = start.clamp_max(self.capacity - self.block_length)
+        # A row that is over stands one block past its last: keep it, and the block after it, inside
+        # the cache.
+        over = self.reason != Reason.GOING_ON
+        inside = start.clamp_max(max(self.capacity - 2 * self.block_length, 0))
+        start = torch.where(over, inside, start)
+        canvas, held = self._canvas(start)
+        state.begin(canvas, held, start, self.mask_id)
+        state.finished.copy_(over)
+        self.word(Control.KEEP_STEP).fill_(1)
+        self.control[Control.READY : Control.ACCEPTED + 1].zero_()
+
+    def next_canvas(self, state: BlockState) -> Tensor:
+        """int64 [B, L]: what the block after the current one will begin with."""
+        return self._canvas(state.start + self.block_length)[0]
+
+    def _canvas(self, start: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens a block begins with, and which of them are known."""
         known = self.known.gather(1, start + self.columns)
         held = known >= 0
-        state.begin(torch.where(held, known, self.mask_id), held, start, self.mask_id)
-        state.finished.copy_(self.reason != Reason.GOING_ON)
+        return torch.where(held, known, self.mask_id), held
 
     def end_step(self, state: BlockState) -> None:
         """After the rule: rows at their step cap are finished, and KEEP_STEP says whether the block
@@ -189,6 +207,36 @@ class ReplyState:
         state.finished.logical_or_(state.step >= self.step_cap)
         going_on = ~(state.finished.all() | state.nonfinite.any())
         self.word(Control.KEEP_STEP).copy_(going_on)
+
+    def look_ahead(self, state: BlockState) -> None:
+        """READY: the block goes on, no row waits for a mask, and some row will need another block,
+        for which there is room. Then the next step may be taken together with the first one of the
+        next block."""
+        waiting = ((state.tokens == self.mask_id) & ~state.prompt).any(-1, keepdim=True)
+        waiting = (waiting & ~state.finished).any()
+        room = (state.start + 2 * self.block_length <= self.capacity).all()
+        ready = self.control[Control.KEEP_STEP] * (room & ~waiting & self._needs_more(state).any())
+        self.word(Control.READY).copy_(ready)
+
+    def accept_step_ahead(self, state: BlockState) -> None:
+        """ACCEPTED: the block is over, and every row that needs another one is settled: its keys in
+        the forward that has just run were those of its final tokens."""
+        more = self._needs_more(state)
+        ended = state.finished.all() & ~state.nonfinite.any()
+        self.word(Control.ACCEPTED).copy_(ended & more.any() & (state.settled | ~more).all())
+
+    def _needs_more(self, state: BlockState) -> Tensor:
+        """bool [B, 1]: rows that go on after this block if it stays as it is."""
+        more = (self.reason == Reason.GOING_ON) & (self.blocks + 1 < self.max_blocks)
+        if self.stop_after_block:
+            stops = (state.tokens.unsqueeze(-1) == self.stop_ids.unsqueeze(1)).any(-1)
+            stops &= state.positions >= self.prompt_length
+            more &= ~stops.any(-1, keepdim=True)
+        return more
+
+    def count_step_ahead(self) -> None:
+        """The step that comes next took no forward of its own. Call between the blocks."""
+        self.forwards.sub_((self.reason == Reason.GOING_ON).to(torch.int64))
 
     def count_step(self) -> None:
         """After the step has been recorded."""

@@ -71,6 +71,34 @@ class StepProgram:
         self.rule.apply(state, judgement, settings)
         return judgement
 
+    def step_and_ahead(
+        self,
+        settings: RowSettings,
+        bound: int,
+        next_canvas: Tensor,
+        steering: SteeringState | None = None,
+    ) -> Judgement:
+        """One step of this block, in a forward that also looks at the next one as it will begin
+        (int64 [B, L]). Returns what the model said of the next block at its step 0.
+
+        If the rule changes nothing, this block's keys in the forward were final, so what was said
+        of the next block is exactly what its first step would be told.
+        """
+        state = self.state
+        if steering is not None:
+            steering.take_back(state, self.rule.mask_id)
+        length, positions = self.block_length, state.positions
+        where = torch.cat((positions, positions + length), dim=1)
+        attend = CachedAttend(self.cache, where, bound, length)
+        ids = torch.cat((state.tokens, next_canvas), dim=1)
+        logits = self.model.logits(self.model(self.model.embed(ids), where, attend))
+        here, there = logits[:, :length], logits[:, length:]
+        zero = torch.zeros_like(state.step)
+        judgement = judge(here, settings, positions, state.step, self.suppressed, steering)
+        ahead = judge(there, settings, positions + length, zero, self.suppressed, steering)
+        self.rule.apply(state, judgement, settings)
+        return ahead
+
     def _previous_positions(self) -> Tensor:
         """int64 [B, L]. Clamped for rows without a block before (they are over, and unread)."""
         return (self.state.positions - self.block_length).clamp_min(0)

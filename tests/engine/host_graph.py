@@ -195,22 +195,49 @@ class HostBackend:
     def control_kernel(self, name: str, *arguments: Any) -> None:
         """`reply_loop.cu`, line by line."""
         control, mailbox = self.pieces.reply.control, self.mailbox
-        now = time.perf_counter_ns()
+        words = {word: bool(control[word]) for word in Control}
         if name == "reply_start":
-            mailbox[Mailbox.START] = now
+            mailbox[Mailbox.START] = time.perf_counter_ns()
         elif name == "reply_arm":
-            arguments[0].value = int(control[Control.COMMIT] != 0)
+            arguments[0].value = int(words[Control.COMMIT])
+        elif name == "reply_open":
+            arguments[0].value = int(not words[Control.OPEN])
+            arguments[1].value = int(not words[Control.OPEN] and words[Control.COMMIT])
         elif name == "reply_first":
-            commit = bool(control[Control.COMMIT])
-            arguments[0].value = int(self._publish_step(now) if commit else True)
+            if not words[Control.OPEN] and words[Control.COMMIT]:
+                self._publish_step()
+            arguments[0].value = int(self._goes_on(ready=False))
         elif name == "reply_step":
-            arguments[0].value = int(self._publish_step(now))
+            self._publish_step()
+            arguments[0].value = int(self._goes_on(ready=False))
+        elif name == "reply_settle":
+            arguments[0].value = int(self._goes_on(ready=True))
+        elif name == "reply_verify":
+            self._publish_step()
+            arguments[0].value = int(self._goes_on(ready=True))
+        elif name == "reply_decide":
+            self._decide(*arguments[:2])
         else:
             assert name == "reply_block"
-            blocks = int(control[Control.BLOCKS])
-            self.pieces.reply.log[blocks - 1, :2] = torch.tensor([now]).view(torch.int32)
-            mailbox[Mailbox.BLOCKS] = blocks
-            arguments[0].value = int(self._may_go_on() and bool(control[Control.KEEP_BLOCK]))
+            self._publish_block()
+            if words[Control.TAKEN]:
+                self._publish_step()
+            goes_on = self._may_go_on() and words[Control.KEEP_BLOCK]
+            arguments[0].value = int(words[Control.OPEN] or goes_on)
+
+    def _decide(self, accept: HostCondition, end: HostCondition) -> None:
+        control = self.pieces.reply.control
+        goes_on = self._may_go_on()
+        taken = goes_on and bool(control[Control.ACCEPTED])
+        ended = not taken and not (goes_on and bool(control[Control.KEEP_STEP]))
+        control[Control.TAKEN], control[Control.OPEN] = int(taken), int(not ended)
+        accept.value, end.value = int(taken), int(ended)
+
+    def _goes_on(self, ready: bool) -> bool:
+        """Whether another step of this kind comes next."""
+        control = self.pieces.reply.control
+        keep = self._may_go_on() and bool(control[Control.KEEP_STEP])
+        return keep and bool(control[Control.READY]) == ready
 
     def _may_go_on(self) -> bool:
         control = self.pieces.reply.control
@@ -218,9 +245,15 @@ class HostBackend:
             control[Control.STOP] = 1
         return not control[Control.STOP] and bool(control[Control.STEPS] < control[Control.LIMIT])
 
-    def _publish_step(self, now: int) -> bool:
+    def _publish_step(self) -> None:
         control, ring = self.pieces.reply.control, self.pieces.ring
-        steps = int(control[Control.STEPS])
-        ring.records[(steps - 1) % ring.slots, :2] = torch.tensor([now]).view(torch.int32)
+        steps, now = int(control[Control.STEPS]), torch.tensor([time.perf_counter_ns()])
+        ring.records[(steps - 1) % ring.slots, :2] = now.view(torch.int32)
         self.mailbox[Mailbox.STEPS] = steps
-        return self._may_go_on() and bool(control[Control.KEEP_STEP])
+
+    def _publish_block(self) -> None:
+        control, now = self.pieces.reply.control, torch.tensor([time.perf_counter_ns()])
+        if not control[Control.OPEN] or control[Control.TAKEN]:
+            blocks = int(control[Control.BLOCKS])
+            self.pieces.reply.log[blocks - 1, :2] = now.view(torch.int32)
+            self.mailbox[Mailbox.BLOCKS] = blocks

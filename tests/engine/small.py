@@ -64,7 +64,13 @@ def small_model(decoding: str = "llada2.0", seed: int = 0) -> LLaDA2:
 
 
 def pieces_for(
-    model: LLaDA2, *, batch: int = 1, slots: int = 256, fused: bool = True, capacity: int = CAPACITY
+    model: LLaDA2,
+    *,
+    batch: int = 1,
+    slots: int = 256,
+    fused: bool = True,
+    ahead: bool = False,
+    capacity: int = CAPACITY,
 ) -> ReplyPieces:
     spec = model.spec
     cache = KVCache(
@@ -73,7 +79,7 @@ def pieces_for(
     state = BlockState.allocate(batch, spec.block_length, CPU)
     rule = make_rule(spec, CPU, RuleOptions())
     program = StepProgram(model, cache, state, rule, spec.mask_token_id)
-    return make_pieces(program, True, slots=slots, fused=fused)
+    return make_pieces(program, True, slots=slots, fused=fused, ahead=ahead)
 
 
 def eager_for(model: LLaDA2, exact: bool | None = None, **options: int | bool) -> EagerRuntime:

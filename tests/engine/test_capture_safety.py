@@ -60,7 +60,8 @@ def fake_pieces(decoding: str) -> ReplyPieces:
     cache = KVCache(spec.num_layers, 2, spec.num_kv_heads, 96, spec.head_dim, torch.float32, THERE)
     state = BlockState.allocate(2, spec.block_length, THERE)
     rule = make_rule(spec, THERE, RuleOptions())
-    return make_pieces(StepProgram(model, cache, state, rule, spec.mask_token_id), True, slots=8)
+    program = StepProgram(model, cache, state, rule, spec.mask_token_id)
+    return make_pieces(program, True, slots=8, ahead=True)
 
 
 @pytest.mark.parametrize("decoding", ["llada2.0", "llada2.1", "llada2.2"])
@@ -80,6 +81,8 @@ def test_no_piece_waits_for_the_device_or_reads_the_host(decoding: str, variant:
             "end": pieces.end,
             "prefill": lambda: pieces.prefill(8),
         }
+        if pieces.ahead:
+            runs |= {"verify": pieces.verify, "accept": pieces.accept}
         for name, run in runs.items():
             with Watch() as watch:
                 run()

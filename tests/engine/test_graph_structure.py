@@ -4,8 +4,10 @@ kernels."""
 from __future__ import annotations
 
 import ctypes
+import itertools
 import shutil
 import subprocess
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ import torch
 from host_graph import HostBackend, HostCondition, HostGraph, HostNode, HostPiece
 from small import pieces_for, small_model
 
-from engine.runtime.conditional import Mailbox, Registers, build_reply_graph
+from engine.runtime.conditional import KERNELS, Mailbox, Registers, build_reply_graph
 from engine.runtime.reply import Control
 
 REGISTERS = Registers(control=1, mailbox=2, records=3, slots=4, record_words=5, log=6, log_words=7)
@@ -26,8 +28,12 @@ def backend() -> HostBackend:
     return HostBackend(pieces_for(small_model()))
 
 
-def recorded(backend: HostBackend) -> HostGraph:
-    captured = {name: HostPiece(lambda: None) for name in ("begin", "first", "step", "end")}
+PLAIN = ("begin", "first", "step", "end")
+AHEAD = (*PLAIN, "verify", "accept")
+
+
+def recorded(backend: HostBackend, pieces: tuple[str, ...] = PLAIN) -> HostGraph:
+    captured = {name: HostPiece(lambda: None) for name in pieces}
     graph = build_reply_graph(backend.calls, captured, REGISTERS)
     names = {id(piece): name for name, piece in captured.items()}
 
@@ -70,27 +76,87 @@ def test_a_reply_is_two_nested_loops_and_a_conditional_first_step(backend: HostB
     assert shape(recorded(backend)) == ["reply_start", ("while", block)]
 
 
-def test_conditions_belong_to_the_root_and_each_steers_one_node(backend: HostBackend) -> None:
-    root = recorded(backend)
+def test_with_a_step_ahead_a_block_may_be_under_way_as_the_loop_begins_anew(
+    backend: HostBackend,
+) -> None:
+    block = [
+        "reply_open",
+        ("if", ["begin"]),
+        ("if", ["first"]),
+        "reply_first",
+        ("while", ["step", "reply_step"]),
+        "reply_settle",
+        ("while", ["verify", "reply_verify"]),
+        "reply_decide",
+        ("if", ["accept"]),
+        ("if", ["end"]),
+        "reply_block",
+    ]
+    assert shape(recorded(backend, AHEAD)) == ["reply_start", ("while", block)]
+
+
+SETTERS = {
+    "reply_arm": 1,
+    "reply_open": 2,
+    "reply_first": 1,
+    "reply_step": 1,
+    "reply_settle": 1,
+    "reply_verify": 1,
+    "reply_decide": 2,
+    "reply_block": 1,
+}
+
+
+@pytest.mark.parametrize("pieces", [PLAIN, AHEAD], ids=["plain", "ahead"])
+def test_conditions_belong_to_the_root_and_are_set_before_their_node(
+    backend: HostBackend, pieces: tuple[str, ...]
+) -> None:
+    root = recorded(backend, pieces)
     loops = [node for node in nodes_of(root) if node.body is not None]
     conditions: list[HostCondition] = [node.what for node in loops]
-    assert len(set(conditions)) == 3
+    assert len(set(conditions)) == len(conditions)
     assert all(condition.root is root for condition in conditions)
-    outer, first, inner = conditions
     # Only the outer loop may start by itself: what the others do is decided in every iteration.
-    assert (outer.default, first.default, inner.default) == (1, 0, 0)
-    sets = {node.what: node.arguments[0] for node in nodes_of(root) if node.kind == "kernel"}
-    assert sets["reply_arm"] is first
-    assert sets["reply_first"] is sets["reply_step"] is inner
-    assert sets["reply_block"] is outer
+    assert [condition.default for condition in conditions] == [1] + [0] * (len(conditions) - 1)
+    outer = loops[0].body
+    assert outer is not None
+    known: set[HostCondition] = set()
+    for node in outer.nodes:
+        if node.body is not None:
+            assert node.what in known
+            if node.kind == "while":
+                assert set_by(node.body.nodes[-1]) == [node.what]
+        known |= set(set_by(node))
+    assert conditions[0] in set_by(outer.nodes[-1])
 
 
-def test_control_kernels_get_the_registers(backend: HostBackend) -> None:
-    kernels = {n.what: n.arguments for n in nodes_of(recorded(backend)) if n.kind == "kernel"}
-    assert kernels["reply_start"] == (2,)
-    assert kernels["reply_arm"][1:] == (1,)
-    assert kernels["reply_step"][1:] == kernels["reply_first"][1:] == (1, 2, 3, 4, 5)
-    assert kernels["reply_block"][1:] == (1, 2, 6, 7)
+def set_by(node: HostNode) -> list[HostCondition]:
+    """The conditions a control kernel sets."""
+    if node.kind != "kernel":
+        return []
+    return list(node.arguments[: SETTERS.get(node.what, 0)])
+
+
+@pytest.mark.parametrize("pieces", [PLAIN, AHEAD], ids=["plain", "ahead"])
+def test_control_kernels_get_the_registers(backend: HostBackend, pieces: tuple[str, ...]) -> None:
+    nodes = [node for node in nodes_of(recorded(backend, pieces)) if node.kind == "kernel"]
+    assert {node.what for node in nodes} <= set(KERNELS)
+    for node in nodes:
+        registers = node.arguments[SETTERS.get(node.what, 0) :]
+        assert registers == REGISTERS_OF[node.what], node.what
+
+
+REGISTERS_OF = {
+    "reply_start": (2,),
+    "reply_arm": (1,),
+    "reply_open": (1,),
+    "reply_first": (1, 2, 3, 4, 5),
+    "reply_step": (1, 2, 3, 4, 5),
+    "reply_settle": (1, 2),
+    "reply_verify": (1, 2, 3, 4, 5),
+    "reply_decide": (1, 2),
+    "reply_block": (1, 2, 6, 7, 3, 4, 5),
+}
 
 
 ON_CPU = """
@@ -129,58 +195,70 @@ def kernels(tmp_path_factory: pytest.TempPathFactory, repo_root: Path) -> ctypes
     return ctypes.CDLL(str(library))
 
 
-@pytest.mark.parametrize("stop", [0, 1])
-@pytest.mark.parametrize("keep", [0, 1])
-@pytest.mark.parametrize("commit", [0, 1])
-@pytest.mark.parametrize("limit", [13, 14])
+@pytest.mark.parametrize("name", KERNELS)
 def test_control_kernels_do_what_their_stand_in_does(
-    kernels: ctypes.CDLL, backend: HostBackend, stop: int, keep: int, commit: int, limit: int
+    kernels: ctypes.CDLL, backend: HostBackend, name: str
 ) -> None:
-    """The stand-in of the graph tests, and the CUDA source, on the same registers."""
-    reply, ring = backend.pieces.reply, backend.pieces.ring
-    condition = HostCondition(HostGraph(), 0)
-    names = ("reply_start", "reply_arm", "reply_first", "reply_step", "reply_block")
-    for name in names:
-        control = torch.tensor([keep, keep, commit, 0, 13, 2, limit, 1])
-        mailbox = np.array([12, 1, 0, stop], dtype=np.int64)
-        ring.records.zero_()
-        reply.log.zero_()
-        reply.control.copy_(control)
-        backend.mailbox[:] = mailbox
-        condition.value = 7
-        backend.control_kernel(name, condition)
+    """The stand-in of the graph tests, and the CUDA source, on the same registers: every
+    combination of the words that decide."""
+    words = (
+        Control.KEEP_STEP,
+        Control.KEEP_BLOCK,
+        Control.COMMIT,
+        Control.READY,
+        Control.ACCEPTED,
+        Control.OPEN,
+        Control.TAKEN,
+    )
+    for *values, stop, limit in itertools.product((0, 1), repeat=len(words) + 2):
+        control = torch.zeros(len(Control), dtype=torch.int64)
+        for word, value in zip(words, values, strict=True):
+            control[word] = value
+        control[Control.STEPS], control[Control.BLOCKS] = 13, 2
+        control[Control.LIMIT] = 13 + limit
+        compare(kernels, backend, name, control, stop)
 
-        records, log = torch.zeros_like(ring.records), torch.zeros_like(reply.log)
-        pointers = [ctypes.c_void_p(control.data_ptr()), ctypes.c_void_p(mailbox.ctypes.data)]
-        ring_arguments = (records.data_ptr(), ring.slots, ring.words)
-        arguments: dict[str, list] = {
-            "reply_start": pointers[1:],
-            "reply_arm": [ctypes.c_ulonglong(5), pointers[0]],
-            "reply_block": [*pointers, log.data_ptr(), log.shape[1]],
-        }
-        given = arguments.get(name, [*pointers, *ring_arguments])
-        if name not in ("reply_start", "reply_arm"):
-            given = [ctypes.c_ulonglong(5), *given]
-        kernels.set_clock(ctypes.c_longlong(77_000_000_000))
-        getattr(kernels, name)(
-            *(ctypes.c_longlong(value) if isinstance(value, int) else value for value in given)
-        )
-        assert control.tolist() == reply.control.tolist(), name
-        words = [Mailbox.STEPS, Mailbox.BLOCKS, Mailbox.STOP]
-        assert mailbox[words].tolist() == backend.mailbox[words].tolist(), name
-        assert bool(mailbox[Mailbox.START]) == (name == "reply_start")
-        # Times differ; where they are written does not.
-        assert (
-            records.nonzero()[:, 0].unique().tolist()
-            == ring.records.nonzero()[:, 0].unique().tolist()
-        )
-        assert log.nonzero()[:, 0].unique().tolist() == reply.log.nonzero()[:, 0].unique().tolist()
-        if name in ("reply_first", "reply_step") and (name == "reply_step" or commit):
-            assert records[12, :2].view(torch.int64).tolist() == [77_000_000_000]
-        if name == "reply_block":
-            assert log[1, :2].view(torch.int64).tolist() == [77_000_000_000]
-        if name != "reply_start":
-            assert int(kernels.condition(ctypes.c_ulonglong(5))) == condition.value, name
+
+def compare(
+    kernels: ctypes.CDLL, backend: HostBackend, name: str, control: torch.Tensor, stop: int
+) -> None:
+    reply, ring = backend.pieces.reply, backend.pieces.ring
+    mailbox = np.array([12, 1, 0, stop], dtype=np.int64)
+    ring.records.zero_()
+    reply.log.zero_()
+    reply.control.copy_(control)
+    backend.mailbox[:] = mailbox
+    conditions = [HostCondition(HostGraph(), 0, value=7) for _ in range(SETTERS.get(name, 0))]
+    backend.control_kernel(name, *conditions)
+
+    records, log = torch.zeros_like(ring.records), torch.zeros_like(reply.log)
+    real = Registers(
+        control=control.data_ptr(),
+        mailbox=mailbox.ctypes.data,
+        records=records.data_ptr(),
+        slots=ring.slots,
+        record_words=ring.words,
+        log=log.data_ptr(),
+        log_words=log.shape[1],
+    )
+    in_order = [getattr(real, field.name) for field in fields(Registers)]
+    handles = [5 + n for n in range(len(conditions))]
+    given = [*handles, *(in_order[number - 1] for number in REGISTERS_OF[name])]
+    kernels.set_clock(ctypes.c_longlong(77_000_000_000))
+    getattr(kernels, name)(*(ctypes.c_longlong(value) for value in given))
+
+    assert control.tolist() == reply.control.tolist()
+    seen = [Mailbox.STEPS, Mailbox.BLOCKS, Mailbox.STOP]
+    assert mailbox[seen].tolist() == backend.mailbox[seen].tolist()
+    assert bool(mailbox[Mailbox.START]) == (name == "reply_start")
+    for handle, condition in zip(handles, conditions, strict=True):
+        assert int(kernels.condition(ctypes.c_ulonglong(handle))) == condition.value
+    # The clocks differ; where the times are written does not.
+    for mine, theirs in ((records, ring.records), (log, reply.log)):
+        written = mine.nonzero()[:, 0].unique()
+        assert written.tolist() == theirs.nonzero()[:, 0].unique().tolist()
+        for slot in written.tolist():
+            assert mine[slot, :2].view(torch.int64).tolist() == [77_000_000_000]
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_89", "sm_90", "sm_100", "sm_120"])
@@ -196,15 +274,5 @@ def test_control_kernels_build_for_every_architecture(architecture: str) -> None
 
 def test_the_words_of_the_kernels_are_those_of_the_host() -> None:
     source = (Path(__file__).resolve().parents[2] / SOURCE).read_text(encoding="utf-8")
-    assert "enum { KEEP_STEP, KEEP_BLOCK, COMMIT, STOP, STEPS, BLOCKS, LIMIT };" in source
-    assert [word.name for word in Control][:7] == [
-        "KEEP_STEP",
-        "KEEP_BLOCK",
-        "COMMIT",
-        "STOP",
-        "STEPS",
-        "BLOCKS",
-        "LIMIT",
-    ]
-    assert "enum { MAIL_STEPS, MAIL_BLOCKS, MAIL_START, MAIL_STOP };" in source
-    assert [word.name for word in Mailbox] == ["STEPS", "BLOCKS", "START", "STOP"]
+    assert f"enum {{ {', '.join(word.name for word in Control)} }};" in source
+    assert f"enum {{ {', '.join('MAIL_' + word.name for word in Mailbox)} }};" in source

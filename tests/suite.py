@@ -82,7 +82,9 @@ def run_and_close(command: list[str], env: dict[str, str]) -> int:
     if closing is None:
         say(f"\npytest ended with exit code {code} and without its closing line")
         return code or 1
-    if closing_line(text.rpartition("\n")[2]) is None:
+    if code < 0:  # a crash while Python ends is a failure, though every test has passed
+        say(f"\npytest was killed by signal {-code} after its last test\n{closing}")
+    elif closing_line(text.rpartition("\n")[2]) is None:
         say("\n" + closing)
     return code
 

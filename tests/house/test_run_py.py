@@ -387,6 +387,19 @@ def test_a_run_that_died_is_a_failure_and_says_so(
     assert b"without its closing line" in capfdbinary.readouterr().out
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to die from")
+def test_a_crash_after_the_last_test_is_a_failure_and_says_so(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    code = "import os; print('=== 3 passed in 0.10s ===', flush=True); os.abort()"
+    assert suite.run_and_close([sys.executable, "-c", code], {}) == -6
+    lines = capfdbinary.readouterr().out.decode().splitlines()
+    assert lines[-2:] == [
+        "pytest was killed by signal 6 after its last test",
+        "=== 3 passed in 0.10s ===",
+    ]
+
+
 def test_workers_are_used_for_the_whole_suite_only() -> None:
     assert suite.pytest_arguments([], 2) == ["-n", "2", "--dist", "loadfile"]
     assert suite.pytest_arguments([], 1) == []

@@ -31,6 +31,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="answer one prompt on the demo without a screen; save the window at the end, and "
         "beside it in mid-denoise",
     )
+    parser.add_argument("--prompt", metavar="TEXT", help="what --screenshot asks")
     parser.add_argument(
         "--screenshots",
         metavar="FOLDER",
@@ -70,7 +71,7 @@ def _run_window(options: argparse.Namespace) -> int:
     if options.screenshot is not None:
         from app.screenshots import save_answer
 
-        return save_answer(options.screenshot, options.model)
+        return save_answer(options.screenshot, options.model, options.prompt)
     from app.desktop import run_window
 
     return run_window(startup_time=options.startup_time, model=options.model)

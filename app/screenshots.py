@@ -54,8 +54,8 @@ TRUNCATED = CheckpointError(
 )
 
 
-def save_answer(target: Path, model: str | None = None) -> int:
-    """Loads the demo (or `model`), asks the first suggested prompt, and saves two pictures.
+def save_answer(target: Path, model: str | None = None, prompt: str | None = None) -> int:
+    """Loads the demo (or `model`), asks `prompt` (or the first suggestion), saves two pictures.
 
     `target` shows the finished answer, `<target>-denoising.png` the same window while the second
     block (the first, if there is only one) is half written. Prints both paths. Exit status 1, with
@@ -66,12 +66,12 @@ def save_answer(target: Path, model: str | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         desktop = _desktop(app, Path(folder), load_real_engine)
         try:
-            return _answer(desktop, target, model)
+            return _answer(desktop, target, model, prompt or PROMPTS[0])
         finally:
             desktop.window.close()
 
 
-def _answer(desktop: Desktop, target: Path, model: str | None) -> int:
+def _answer(desktop: Desktop, target: Path, model: str | None, prompt: str) -> int:
     engine, window = desktop.engine, desktop.window
     if model is None:
         engine.load_demo()
@@ -85,23 +85,22 @@ def _answer(desktop: Desktop, target: Path, model: str | None) -> int:
         )
         return 1
     midway = target.with_name(f"{target.stem}-denoising.png")
-    caught: list[int] = []
+    best = 0
 
     def catch(snapshot: Snapshot) -> None:
-        """Saves the window once in each block, until the second block is caught half written."""
-        current = snapshot.blocks[-1]
-        states = [cell.state for cell in current.cells]
-        mixed = TokenState.DRAFT in states and TokenState.COMMITTED in states
-        if mixed and not current.final and current.index <= 1 and current.index not in caught:
-            caught.append(current.index)
+        """Saves the window whenever it shows more of denoising than what was saved before."""
+        nonlocal best
+        shows = denoising_shown(snapshot)
+        if shows > best:
+            best = shows
             _save(window, midway)
 
     engine.snapshot_changed.connect(catch)
-    desktop.chat.send(PROMPTS[0])
+    desktop.chat.send(prompt)
     _wait(lambda: engine.state is not Lifecycle.GENERATING, seconds=300)
     _settle()
     answer = desktop.chat.current.messages[-1]
-    if answer.status is not MessageStatus.DONE or not caught:
+    if answer.status is not MessageStatus.DONE or best == 0:
         why = (
             answer.failure.message if answer.failure else "no half-written block was seen in time."
         )
@@ -111,6 +110,17 @@ def _answer(desktop: Desktop, target: Path, model: str | None) -> int:
     print(midway)
     print(target)
     return 0
+
+
+def denoising_shown(snapshot: Snapshot) -> int:
+    """How much of denoising a snapshot shows: 0 nothing, 1 a block of masks, 2 that behind finished
+    blocks, 3 a block half written, 4 that behind finished blocks."""
+    current = snapshot.blocks[-1]
+    if current.final:
+        return 0
+    states = {cell.state for cell in current.cells}
+    half = TokenState.DRAFT in states and TokenState.COMMITTED in states
+    return 1 + 2 * half + (current.index > 0)
 
 
 def save_pages(folder: Path) -> int:

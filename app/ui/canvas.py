@@ -40,6 +40,7 @@ _WEIGHTS = (
 FADE_FRAME_MS = 32
 BAR_SHARE = 0.28  # of the masked colour over the page
 DRAFT_BLUR = 0.7  # of that, behind a draft nothing is known about
+_UNSETTLED = (TokenState.MASKED, TokenState.DRAFT)
 _STATE_NAMES = {
     TokenState.MASKED: "masked",
     TokenState.DRAFT: "draft",
@@ -101,7 +102,7 @@ class CanvasView(QWidget):
                 continue
             for i, cell in enumerate(block.cells):
                 key = (block.index, i)
-                if cell.state == TokenState.COMMITTED and self._was.get(key) == TokenState.DRAFT:
+                if cell.state == TokenState.COMMITTED and self._was.get(key) in _UNSETTLED:
                     self._settled[key] = now
                 if not block.final:
                     current[key] = cell.state

@@ -15,12 +15,12 @@ from app.ui.canvas import CanvasView
 from app.ui.theme import Space, Theme
 from engine.types import TokenState
 
-# Skills of the demo model: arithmetic with its working, a small function, and the app itself.
+# Skills of the demo model: arithmetic with its working, a small function, a list.
 PROMPTS = (
     "What is 17 * 24 + 9? Show the working.",
     "Write a Python function pick_words(text) that returns a list of the words in text "
     "longer than 6 letters.",
-    "Explain a block, TPF and NVFP4.",
+    "Keep only the numbers that are odd: 84, 59, 45, 83, 10, 16",
 )
 
 

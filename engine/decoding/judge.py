@@ -57,7 +57,7 @@ def judge(
     # booleans.
     finite = (logits * 0).sum(dim=(1, 2)).isfinite().unsqueeze(1)
     if suppressed is not None:
-        logits[..., suppressed] = float("-inf")
+        logits.select(-1, suppressed).fill_(float("-inf"))
     if steering is not None:
         steering.forbid(logits, positions)
     log_norm = logits.logsumexp(-1)

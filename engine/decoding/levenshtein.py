@@ -150,8 +150,8 @@ class LevenshteinRule:
     def _without_edit_tokens(self, judgement: Judgement) -> Tensor:
         """int64 [B, L]: the best token that is neither DELETE nor SPLIT."""
         scores = judgement.scores.clone()
-        scores[..., self.delete_id] = float("-inf")
-        scores[..., self.split_id] = float("-inf")
+        scores.select(-1, self.delete_id).fill_(float("-inf"))
+        scores.select(-1, self.split_id).fill_(float("-inf"))
         return scores.argmax(-1)
 
     def _escape_loops(

@@ -5,6 +5,8 @@ Knows which buffers a call needs; the maths is `engine.kernels.attention`. Needs
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -21,17 +23,24 @@ class TritonAttention:
     tickets must be zero between launches."""
 
     def __init__(self) -> None:
-        self._plan = AttentionPlan()
-        self._workspaces: dict[tuple[int, ...], AttentionWorkspace] = {}
+        self._kept: dict[tuple[int, ...], tuple[AttentionPlan, AttentionWorkspace]] = {}
 
     def __call__(
         self, q: Tensor, keys: Tensor, values: Tensor, start: Tensor, block_length: int
     ) -> Tensor:
         q, out = q.contiguous(), torch.empty_like(q)
-        workspace = self._workspaces.get(tuple(q.shape))
-        if workspace is None:
-            batch, length, heads, dim = q.shape
-            workspace = make_workspace(batch, length, heads, dim, self._plan, q.device)
-            self._workspaces[tuple(q.shape)] = workspace
-        block_attention(q, keys, values, start, block_length, out, workspace, self._plan)
+        key = (*q.shape, keys.shape[1])
+        if key not in self._kept:
+            self._kept[key] = self._make(q, keys.shape[1])
+        plan, workspace = self._kept[key]
+        block_attention(q, keys, values, start, block_length, out, workspace, plan)
         return out
+
+    @staticmethod
+    def _make(q: Tensor, kv_heads: int) -> tuple[AttentionPlan, AttentionWorkspace]:
+        """As many heads of a group in one program as a power of two that divides it allows."""
+        batch, length, heads, dim = q.shape
+        group = heads // kv_heads
+        plan = AttentionPlan()
+        plan = replace(plan, heads=min(plan.heads, group & -group))
+        return plan, make_workspace(batch, length, heads, dim, plan, q.device)

@@ -80,9 +80,9 @@ def facts(mark: StepMark) -> tuple:
     )
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_fifty_requests_of_all_kinds_through_one_capture(
-    models: dict[str, LLaDA2], rule: str
+@pytest.mark.parametrize(("rule", "count"), [("llada2.0", 50), ("llada2.1", 25), ("llada2.2", 25)])
+def test_requests_of_all_kinds_go_through_one_capture(
+    models: dict[str, LLaDA2], rule: str, count: int
 ) -> None:
     """Same ids, same steps and same figures as eager; nothing captured again once every kind of
     request has been seen."""
@@ -90,7 +90,7 @@ def test_fifty_requests_of_all_kinds_through_one_capture(
     eager, graph, steps = (make(models[rule]) for make in makers)
     rng = random.Random(7)
     captures: list[int] = []
-    for _ in range(50):
+    for _ in range(count):
         prompt, limit, settings = random_request(rng, rule)
         wanted, one, other = (request(prompt, limit, settings) for _ in range(3))
         marks = reply(eager, wanted)
@@ -102,10 +102,10 @@ def test_fifty_requests_of_all_kinds_through_one_capture(
     variants = 1 if rule == "llada2.2" else 3  # greedy; sampled; sampled and filtered
     prefills = 2
     assert captures[-1] == 2 + 2 * variants + prefills
-    assert captures[-1] == captures[29]
+    assert captures[-1] == captures[count // 2]
     backend = graph.backend
     assert isinstance(backend, HostBackend)
-    assert backend.launches == 50
+    assert backend.launches == count
     assert len(backend.calls.instantiated) == variants
 
 

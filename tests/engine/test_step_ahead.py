@@ -77,7 +77,7 @@ def test_no_token_and_no_step_changes_and_forwards_are_saved(
     runtimes = [make(models[rule], ahead=True) for make in MAKERS]
     rng = random.Random(5)
     saved, blocks = 0, 0
-    for _ in range(25):
+    for _ in range(15):
         case = random_request(rng, rule)
         wanted = request(*case)
         wanted_steps = steps_of(reply(plain, wanted))
@@ -138,7 +138,7 @@ def test_a_rule_that_ends_a_block_without_a_last_look_takes_no_step_ahead(
 
 
 @pytest.mark.parametrize("make", MAKERS)
-@pytest.mark.parametrize("at", range(0, 22, 3))
+@pytest.mark.parametrize("at", [0, 4, 9, 15, 21])
 def test_stop_keeps_what_stands_wherever_it_comes(
     models: dict[str, LLaDA2], make: Callable[..., Runtime], at: int
 ) -> None:

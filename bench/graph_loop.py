@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import gc
 import json
 import os
 import statistics
@@ -32,43 +31,25 @@ from loop_arms import (
     ARMS,
     REPO,
     Place,
-    Runtime,
+    give_back,
     make_arm,
     make_row,
     outcome,
     random_model,
     random_requests,
+    run_rows,
+    used_bytes,
 )
 
 from engine.errors import RuntimeFailure
 from engine.runtime.conditional import Mailbox
 from engine.runtime.graph import GraphRuntime
-from engine.runtime.rows import Row, StepMark
+from engine.runtime.rows import StepMark
 from engine.types import DecodeSettings, GenerateRequest, Message
 
 SLOW = DecodeSettings(threshold=1.0, steps=32)  # one token a step
 Result = dict[str, Any]
 DEAD = 3  # exit status of a process whose CUDA context is lost
-
-
-def run_rows(runtime: Runtime, *rows: Row, record: bool = True) -> list[StepMark]:
-    runtime.prefill(rows)
-    return list(runtime.run(rows, record=record))
-
-
-def used_bytes(place: Place) -> int:
-    """Device memory in use, as the driver sees it."""
-    if place.dry:
-        return 0
-    torch.cuda.synchronize()
-    free, total = torch.cuda.mem_get_info()
-    return total - free
-
-
-def give_back(place: Place) -> None:
-    gc.collect()
-    if not place.dry:
-        torch.cuda.empty_cache()
 
 
 def spread(values: list[float]) -> Result:

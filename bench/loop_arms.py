@@ -6,6 +6,7 @@ whose times mean nothing). Measures nothing.
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ from engine.runtime.graph import GraphRuntime, PerStepGraphRuntime  # noqa: E402
 from engine.runtime.pieces import ReplyPieces, make_pieces  # noqa: E402
 from engine.runtime.reader import BATCH  # noqa: E402
 from engine.runtime.ring import SLOTS  # noqa: E402
-from engine.runtime.rows import Row  # noqa: E402
+from engine.runtime.rows import Row, StepMark  # noqa: E402
 from engine.types import DecodeSettings  # noqa: E402
 
 ArmName = Literal["eager", "per step", "graph"]
@@ -185,3 +186,23 @@ def random_requests(
 
 def outcome(row: Row) -> tuple[object, ...]:
     return tuple(row.ids), row.reason, row.blocks, row.forwards
+
+
+def run_rows(runtime: Runtime, *rows: Row, record: bool = True) -> list[StepMark]:
+    runtime.prefill(rows)
+    return list(runtime.run(rows, record=record))
+
+
+def used_bytes(place: Place) -> int:
+    """Device memory in use, as the driver sees it."""
+    if place.dry:
+        return 0
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def give_back(place: Place) -> None:
+    gc.collect()
+    if not place.dry:
+        torch.cuda.empty_cache()

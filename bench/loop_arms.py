@@ -24,7 +24,7 @@ from engine.engine import make_program  # noqa: E402
 from engine.models.llada2 import LLaDA2  # noqa: E402
 from engine.models.llada2_spec import LLaDA2Spec  # noqa: E402
 from engine.runtime.backend import Backend, CudaBackend  # noqa: E402
-from engine.runtime.choice import record_kernel  # noqa: E402
+from engine.runtime.choice import block_attention, record_kernel  # noqa: E402
 from engine.runtime.eager import EagerRuntime  # noqa: E402
 from engine.runtime.graph import GraphRuntime, PerStepGraphRuntime  # noqa: E402
 from engine.runtime.pieces import ReplyPieces, make_pieces  # noqa: E402
@@ -135,8 +135,8 @@ def make_arm(
     """One runtime with its own cache. sdpa: without the attention kernel. fused, ahead: see
     `ReplyPieces`."""
     program = make_program(model, batch, capacity, RuleOptions(), place.dtype)
-    if sdpa:
-        program.cache.attention = None
+    if not sdpa:
+        program.cache.attention = block_attention(place.device, model.spec.head_dim)
     kernel = None if place.dry else record_kernel()
     pieces = make_pieces(program, True, slots=SLOTS, kernel=kernel, fused=fused, ahead=ahead)
     if name == "eager":

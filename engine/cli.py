@@ -50,7 +50,9 @@ def generate(argv: Sequence[str]) -> int:
     from engine.engine import load_engine
     from engine.paths import demo_folder
 
-    engine = load_engine(options.model or demo_folder(), device=options.device)
+    engine = load_engine(
+        options.model or demo_folder(), device=options.device, graphs=options.graphs
+    )
     try:
         messages = (Message("system", options.system),) if options.system else ()
         request = GenerateRequest(
@@ -83,6 +85,11 @@ def generate_parser() -> argparse.ArgumentParser:
     parser.add_argument("--top-p", type=float)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--device", help="cpu or cuda (chosen if omitted)")
+    parser.add_argument(
+        "--graphs",
+        action="store_true",
+        help="on a GPU: run a reply as one CUDA graph (checked on a CPU stand-in only)",
+    )
     parser.add_argument("--plain", action="store_true", help="no live canvas, only the answer")
     return parser
 

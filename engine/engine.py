@@ -96,7 +96,6 @@ def make_program(
     cache = KVCache(
         spec.num_layers, batch, spec.num_kv_heads, capacity, spec.head_dim, dtype, device
     )
-    cache.attention = block_attention(device, spec.head_dim)
     state = BlockState.allocate(batch, spec.block_length, device)
     suppressed = spec.mask_token_id if options.suppress_mask else None
     return StepProgram(model, cache, state, make_rule(spec, device, options), suppressed)
@@ -111,6 +110,7 @@ class TorchEngine:
         model: LLaDA2,
         placement: Placement,
         tokenizer: ChatTokenizer,
+        graphs: bool = False,
     ) -> None:
         self._model: LLaDA2 | None = model
         self._tokenizer = tokenizer
@@ -119,7 +119,7 @@ class TorchEngine:
         block = spec.block_length
         context = min(spec.max_position_embeddings, _affordable_context(spec, placement))
         self._context = context // block * block
-        self._choice = choose_loop(placement.device)
+        self._choice = choose_loop(placement.device, graphs)
         self._runtime: Runtime | None = self._make_runtime(model, 1, self._context)
         self._runtime.prepare()
         self._batch_runtime: tuple[int, int, Runtime] | None = None
@@ -212,6 +212,8 @@ class TorchEngine:
     def _make_runtime(self, model: LLaDA2, batch: int, capacity: int) -> Runtime:
         options = RuleOptions()
         program = make_program(model, batch, capacity, options, self._placement.dtype)
+        if self._choice.path != "eager":
+            program.cache.attention = block_attention(self._placement.device, model.spec.head_dim)
         return make_runtime(program, options.stop_after_block, self._choice)
 
     def _for_batches(self, model: LLaDA2, batch: int, capacity: int) -> Runtime:
@@ -330,10 +332,11 @@ def load_engine(
     *,
     device: str | None = None,
     dtype: torch.dtype | None = None,
+    graphs: bool = False,
 ) -> TorchEngine:
     """Opens, validates and loads a checkpoint folder. Raises CheckpointError or RuntimeFailure; a
     failed load leaves no memory behind. device: None = the first GPU if there is one, else the
-    CPU."""
+    CPU. graphs: see `engine.runtime.choice.choose_loop`."""
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if target.type == "cpu":
         leave_a_core_free()
@@ -347,7 +350,7 @@ def load_engine(
         tokenizer = ChatTokenizer.open(Path(path))
         placement = choose_placement(checkpoint, target, free_memory(target), dtype)
         model = build_model(checkpoint, placement, progress, stop)
-        return TorchEngine(checkpoint, model, placement, tokenizer)
+        return TorchEngine(checkpoint, model, placement, tokenizer, graphs)
     except torch.OutOfMemoryError as error:
         release_memory()
         raise RuntimeFailure(

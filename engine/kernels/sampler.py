@@ -48,7 +48,7 @@ def fit_head_plan(plan: HeadPlan, rows: int, item_bytes: int, shared_limit: int)
 
 def _tokens_of(rows: int) -> int:
     """Rows one program of the head's product takes."""
-    return max(16, min(64, triton.next_power_of_2(rows)))
+    return max(16, min(64, 1 << (rows - 1).bit_length()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,6 +25,11 @@ from engine.runtime.ring import SLOTS, RecordKernel
 from engine.runtime.rows import Row, StepMark
 from engine.runtime.step import StepProgram
 
+UNTESTED = (
+    "One graph per reply has not been run on a GPU yet, so it is off: "
+    "python run.py generate --graphs tries it."
+)
+
 
 class Runtime(Protocol):
     """Runs replies of one batch: `prefill`, then `run`. prepare: captures what a greedy reply needs
@@ -51,10 +56,16 @@ class LoopChoice:
     reason: str
 
 
-def choose_loop(device: torch.device) -> LoopChoice:
-    """The best runtime the device allows. Builds the loop's kernels once to be sure of them."""
+def choose_loop(device: torch.device, graphs: bool = False) -> LoopChoice:
+    """The best runtime the device allows, or the eager one.
+
+    graphs: whether captured runtimes and their kernels may be used. They have been checked on a CPU
+    stand-in only, so nobody gets them unasked. Builds the loop's kernels once to be sure of them.
+    """
     if device.type != "cuda":
         return LoopChoice(*loop_path(device.type, None, None))
+    if not graphs:
+        return LoopChoice("eager", UNTESTED)
     try:
         bindings: tuple[int, ...] | None = bindings_version()
     except ImportError:

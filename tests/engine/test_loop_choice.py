@@ -46,6 +46,12 @@ def test_a_cpu_runs_eagerly_with_plain_attention() -> None:
     assert isinstance(make_runtime(program, True, choice), EagerRuntime)
 
 
+def test_a_gpu_gets_no_untested_runtime_unasked() -> None:
+    choice = choose_loop(torch.device("cuda"))
+    assert choice.path == "eager"
+    assert "not been run on a GPU" in choice.reason
+
+
 @pytest.mark.parametrize(("head_dim", "fits"), [(128, True), (16, True), (96, False), (8, False)])
 def test_the_attention_kernel_takes_heads_it_can_cut(head_dim: int, fits: bool) -> None:
     assert (block_attention(torch.device("cuda"), head_dim) is not None) == fits

@@ -7,11 +7,16 @@ the engine's own command line, and everything else is imported once it is known 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 ENGINE_COMMANDS = ("generate", "inspect")
+NO_SCREEN = (
+    "The window cannot open: there is no screen (neither DISPLAY nor WAYLAND_DISPLAY is set).\n"
+    "Without one, these work: unblur generate PROMPT, and unblur --screenshot out.png"
+)
 QT_PACKAGES = "libxcb-cursor0 libxcb-icccm4 libxcb-keysyms1 libegl1 libxkbcommon-x11-0"
 
 
@@ -72,9 +77,19 @@ def _run_window(options: argparse.Namespace) -> int:
         from app.screenshots import save_answer
 
         return save_answer(options.screenshot, options.model, options.prompt)
+    if no_screen():
+        print(NO_SCREEN, file=sys.stderr)
+        return 1
     from app.desktop import run_window
 
     return run_window(startup_time=options.startup_time, model=options.model)
+
+
+def no_screen() -> bool:
+    """Whether Qt would find nothing to open a window on (it would end the process with a crash)."""
+    return sys.platform == "linux" and not any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM")
+    )
 
 
 def version() -> str:

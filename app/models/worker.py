@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,7 +22,7 @@ from app.backend.preload import collector_resting, preload_torch
 from app.models.snapshot import SnapshotBuilder, SnapshotHolder
 from engine.errors import UnblurError
 from engine.protocol import Engine, EngineLoader, ProgressCallback
-from engine.types import BlockFinished, Finished, GenerateRequest, LoadProgress
+from engine.types import BlockFinished, Event, Finished, GenerateRequest, LoadProgress
 
 log = logging.getLogger("unblur.worker")
 
@@ -171,7 +172,7 @@ class EngineWorker(QObject):
         job.sink.ended(outcome)
         self.reply_ended.emit(outcome)
 
-    def _events(self, job: GenerationJob):
+    def _events(self, job: GenerationJob) -> Iterator[Event]:
         """The engine's events, each put on the canvas as it passes."""
         if self._engine is None:
             raise UnblurError("load.no_model", "No model is loaded.", "Open a model first.")

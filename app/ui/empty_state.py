@@ -44,7 +44,7 @@ class EmptyState(QWidget):
         self._legend = CanvasView(theme, self)
         self._legend.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self._legend.setAccessibleName(self.tr("How tokens look: masked, draft, committed, edited"))
-        self._legend.show_blocks((_legend_block(self),), "")
+        self._legend.show_blocks((self._legend_block(),), "")
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(Space.S)
@@ -63,20 +63,19 @@ class EmptyState(QWidget):
             layout.addWidget(button)
             self.buttons.append(button)
 
-
-def _legend_block(widget: QWidget) -> BlockView:
-    nan = float("nan")
-    return BlockView(
-        index=0,
-        cells=(
-            Cell("", TokenState.MASKED, nan),
-            Cell("", TokenState.MASKED, nan),
-            Cell(widget.tr(" masked "), TokenState.PROMPT, nan),
-            Cell(widget.tr(" draft, unsure"), TokenState.DRAFT, 0.3),
-            Cell(widget.tr(" draft, sure "), TokenState.DRAFT, 0.95),
-            Cell(widget.tr(" committed "), TokenState.COMMITTED, nan),
-            Cell(widget.tr(" edited "), TokenState.EDITED, nan, before=widget.tr("before")),
-        ),
-        step=0,
-        final=False,
-    )
+    def _legend_block(self) -> BlockView:
+        nan = float("nan")
+        return BlockView(
+            index=0,
+            cells=(
+                Cell("", TokenState.MASKED, nan),
+                Cell("", TokenState.MASKED, nan),
+                Cell(self.tr(" masked "), TokenState.PROMPT, nan),
+                Cell(self.tr(" draft, unsure"), TokenState.DRAFT, 0.3),
+                Cell(self.tr(" draft, sure "), TokenState.DRAFT, 0.95),
+                Cell(self.tr(" committed "), TokenState.COMMITTED, nan),
+                Cell(self.tr(" edited "), TokenState.EDITED, nan, before=self.tr("before")),
+            ),
+            step=0,
+            final=False,
+        )

@@ -203,7 +203,11 @@ def _box_code(document: QTextDocument, first: int, last: int, theme: Theme) -> N
     form.setPadding(Space.M)
     form.setBottomMargin(Space.M)
     form.setWidth(QTextLength(QTextLength.Type.PercentageLength, 100))
-    cursor.insertFrame(form)
+    frame = cursor.insertFrame(form)
+    after = QTextCursor(document)
+    after.setPosition(frame.lastPosition() + 1)
+    if after.atEnd() and not after.block().text():
+        after.mergeBlockFormat(_spacing(1, 0, 0))  # the line Qt keeps after a box at the end
 
 
 def _no_margin(document: QTextDocument) -> QTextFrameFormat:

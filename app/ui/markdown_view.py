@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import math
 
-from PySide6.QtCore import QMimeData, QSize, Qt, QUrl, Slot
+from PySide6.QtCore import QSize, Qt, QUrl, Slot
 from PySide6.QtGui import (
+    QContextMenuEvent,
     QDesktopServices,
     QFontMetricsF,
+    QGuiApplication,
+    QKeyEvent,
+    QKeySequence,
     QResizeEvent,
     QTextCursor,
     QTextDocument,
     QTextOption,
     QWheelEvent,
 )
-from PySide6.QtWidgets import QFrame, QSizePolicy, QTextBrowser, QWidget
+from PySide6.QtWidgets import QFrame, QMenu, QSizePolicy, QTextBrowser, QWidget
 
 from app.ui.markdown_source import for_display
 from app.ui.markdown_style import style_markdown, style_plain
@@ -99,17 +103,41 @@ class MessageText(QTextBrowser):
         """Nothing an answer names is ever fetched or read."""
         return None
 
-    def createMimeDataFromSelection(self) -> QMimeData:
-        """Plain text only: the exact source for everything, the exact characters for a part."""
-        cursor = self.textCursor()
-        data = QMimeData()
+    def selected_source(self) -> str:
+        """The exact source for everything, the exact characters for a part of it."""
         whole = QTextCursor(self.document())
         whole.select(QTextCursor.SelectionType.Document)
-        if cursor.selectedText() == whole.selectedText():
-            data.setText(self.source_text)
+        selected = self.textCursor().selectedText()
+        if selected == whole.selectedText():
+            return self.source_text
+        return selected.translate(_BREAKS)
+
+    # `createMimeDataFromSelection` would be Qt's place for this, but an object made there in Python
+    # is freed twice when the process ends; so the ways to copy are taken over instead.
+
+    @Slot()
+    def copy(self) -> None:
+        if self.textCursor().hasSelection():
+            QGuiApplication.clipboard().setText(self.selected_source())
+
+    def keyPressEvent(self, ev: QKeyEvent) -> None:
+        if ev.matches(QKeySequence.StandardKey.Copy):
+            self.copy()
         else:
-            data.setText(cursor.selectedText().translate(_BREAKS))
-        return data
+            super().keyPressEvent(ev)
+
+    def contextMenuEvent(self, e: QContextMenuEvent) -> None:
+        self.make_menu().popup(e.globalPos())
+
+    def make_menu(self) -> QMenu:
+        """Copy and Select all; deleted once it is closed."""
+        menu = QMenu(self)
+        menu.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
+        copy = menu.addAction(self.tr("Copy"), self.copy)
+        copy.setShortcut(QKeySequence.StandardKey.Copy)
+        copy.setEnabled(self.textCursor().hasSelection())
+        menu.addAction(self.tr("Select all"), self.selectAll)
+        return menu
 
     @Slot(QUrl)
     def _open(self, url: QUrl) -> None:

@@ -115,14 +115,14 @@ class AnswerView(QWidget):
             self.body.show_markdown(message.text)
         failure = message.failure
         if status is MessageStatus.INTERRUPTED:
-            failure = _interrupted(self)
+            failure = self._interrupted()
         self.card.setVisible(failure is not None)
         if failure is not None:
-            self.card.show_failure(failure, *_button_for(self, failure))
+            self.card.show_failure(failure, *self._button_for(failure))
         self._footer.setVisible(final and bool(message.text))
-        self.figures.setText(_figures_line(self, message.figures) if message.figures else "")
+        self.figures.setText(self._figures_line(message.figures) if message.figures else "")
         self.figures.setVisible(message.figures is not None)
-        self.note.setText(ending(self, message))
+        self.note.setText(self._ending())
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         self.canvas.show_blocks(snapshot.blocks, snapshot.text)
@@ -145,42 +145,38 @@ class AnswerView(QWidget):
         self.copy_button.setIcon(icon("copy", self._theme.colors.muted, 16))
         self.copy_button.setText(self.tr("Copy"))
 
+    def _ending(self) -> str:
+        """Why the answer ended, when it did not simply finish."""
+        return {
+            "stopped": self.tr("Stopped by you"),
+            "length": self.tr("Stopped at the answer length limit"),
+            "did_not_converge": self.tr("Did not converge: a block ran out of steps"),
+        }.get(self.message.reason, "")
 
-def ending(widget: QWidget, message: ChatMessage) -> str:
-    """Why an answer ended, when it did not simply finish."""
-    return {
-        "stopped": widget.tr("Stopped by you"),
-        "length": widget.tr("Stopped at the answer length limit"),
-        "did_not_converge": widget.tr("Did not converge: a block ran out of steps"),
-    }.get(message.reason, "")
+    def _figures_line(self, figures: Figures) -> str:
+        return self.tr("{0} tokens   {1} tok/s   TPF {2}   {3} forwards").format(
+            f"{figures.tokens:,}",
+            f"{figures.tokens_per_second:,.0f}",
+            f"{figures.tpf:.1f}",
+            f"{figures.forwards:,}",
+        )
 
+    def _interrupted(self) -> Failure:
+        return Failure(
+            "answer.interrupted",
+            self.tr("Unblur was closed before this answer was finished."),
+            self.tr("What had been written is kept. Ask again for a complete answer."),
+            "generate",
+        )
 
-def _figures_line(widget: QWidget, figures: Figures) -> str:
-    return widget.tr("{0} tokens   {1} tok/s   TPF {2}   {3} forwards").format(
-        f"{figures.tokens:,}",
-        f"{figures.tokens_per_second:,.0f}",
-        f"{figures.tpf:.1f}",
-        f"{figures.forwards:,}",
-    )
-
-
-def _interrupted(widget: QWidget) -> Failure:
-    return Failure(
-        "answer.interrupted",
-        widget.tr("Unblur was closed before this answer was finished."),
-        widget.tr("What had been written is kept. Ask again for a complete answer."),
-        "generate",
-    )
-
-
-def _button_for(widget: QWidget, failure: Failure) -> tuple[str, str]:
-    """(action, label) of the one button that does what the error asks for."""
-    if failure.code.startswith("request."):
-        return "edit", widget.tr("Edit the prompt")
-    if failure.code == "load.no_model":
-        return "demo", widget.tr("Load the demo model")
-    if failure.code == "app.unexpected":
-        return "reload", widget.tr("Load the model again")
-    if failure.code == "answer.interrupted":
-        return "retry", widget.tr("Ask again")
-    return "retry", widget.tr("Try again")
+    def _button_for(self, failure: Failure) -> tuple[str, str]:
+        """(action, label) of the one button that does what the error asks for."""
+        if failure.code.startswith("request."):
+            return "edit", self.tr("Edit the prompt")
+        if failure.code == "load.no_model":
+            return "demo", self.tr("Load the demo model")
+        if failure.code == "app.unexpected":
+            return "reload", self.tr("Load the model again")
+        if failure.code == "answer.interrupted":
+            return "retry", self.tr("Ask again")
+        return "retry", self.tr("Try again")

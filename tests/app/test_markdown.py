@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor, QGuiApplication, QTextCursor, QTextDocument
+from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -90,6 +97,51 @@ def test_copying_a_part_gives_its_characters_unchanged(view: MessageText) -> Non
     cursor.setPosition(end, QTextCursor.MoveMode.KeepAnchor)
     view.setTextCursor(cursor)
     assert copied(view) == "if x:\n\ty\u00a0= 1  \n    z = 2"
+
+
+def test_the_copy_key_and_the_menu_copy_the_source_too(view: MessageText, qtbot: QtBot) -> None:
+    view.show_markdown(RICH)
+    view.selectAll()
+    QGuiApplication.clipboard().clear()
+    QTest.keyClick(view, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
+    assert QGuiApplication.clipboard().text() == RICH
+    QGuiApplication.clipboard().clear()
+    menu = view.make_menu()
+    menu.actions()[0].trigger()
+    assert QGuiApplication.clipboard().text() == RICH
+    menu.deleteLater()
+
+
+def test_nothing_is_copied_without_a_selection(view: MessageText) -> None:
+    view.show_markdown(RICH)
+    QGuiApplication.clipboard().setText("before")
+    view.copy()
+    assert QGuiApplication.clipboard().text() == "before"
+    assert not view.make_menu().actions()[0].isEnabled()
+
+
+def test_a_process_that_copied_ends_cleanly(repo_root: Path) -> None:
+    """What is on the clipboard at the end must not be freed twice."""
+    code = (
+        "from app.desktop import make_application\n"
+        "from app.ui.markdown_view import MessageText\n"
+        "from app.ui.theme import Theme\n"
+        "app = make_application()\n"
+        "view = MessageText(Theme(app), 'Answer')\n"
+        "view.show_markdown('*text*')\n"
+        "view.selectAll()\n"
+        "view.copy()\n"
+        "print(app.clipboard().text())"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=repo_root,
+        env={**os.environ, "QT_QPA_PLATFORM": "offscreen"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (answer.returncode, answer.stdout) == (0, "*text*\n")
 
 
 def test_copying_brings_no_formatting_along(view: MessageText) -> None:

@@ -139,6 +139,16 @@ def test_a_missing_qt_library_is_named_with_the_packages(
         assert package in said
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has screens to be named")
+def test_a_machine_without_a_screen_gets_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "QT_QPA_PLATFORM"):
+        monkeypatch.delenv(name, raising=False)
+    assert run([]) == 1
+    assert "there is no screen" in capsys.readouterr().err
+
+
 def test_another_import_error_is_not_taken_for_qt(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> int:
         raise ImportError("cannot import name 'x' from 'engine'")

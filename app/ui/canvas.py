@@ -152,33 +152,34 @@ class CanvasView(QWidget):
         top, bottom = event.rect().top() - Shape.CODE_LINE_HEIGHT, event.rect().bottom()
         shown = self._layout.between(top, bottom)
         now = time.monotonic()
-        run: list[Placed] = []  # settled text side by side, drawn with one call
+        run: list[Placed] = []  # committed text side by side, committed at once: one call draws it
+        since = 0.0
         for placed in shown:
-            plain = placed.cell.state == TokenState.COMMITTED and not placed.cell.special
-            if plain and placed.index not in self._settled:
-                if run and (run[-1].y != placed.y or run[-1].x + run[-1].width != placed.x):
-                    self._paint_run(painter, run)
-                    run = []
-                run.append(placed)
-            else:
-                self._paint_cell(painter, placed, now)
-        self._paint_run(painter, run)
+            if placed.cell.state != TokenState.COMMITTED or placed.cell.special:
+                self._paint_cell(painter, placed)
+                continue
+            settled = self._settled.get(placed.index, 0.0)
+            if run and not (settled == since and _touch(run[-1], placed)):
+                self._paint_run(painter, run, now - since)
+                run = []
+            run.append(placed)
+            since = settled
+        self._paint_run(painter, run, now - since)
         if self.hasFocus():
             self._paint_focus(painter)
         painter.end()
 
-    def _paint_run(self, painter: QPainter, run: list[Placed]) -> None:
-        if run:
-            self._paint_text(
-                painter,
-                run[0],
-                self._plain,
-                QColor(self._theme.colors.text),
-                "".join(placed.text for placed in run),
-            )
+    def _paint_run(self, painter: QPainter, run: list[Placed], age: float) -> None:
+        """Committed text; `age` seconds ago it was a draft."""
+        if not run:
+            return
+        colors = self._theme.colors
+        share = age * 1000 / Shape.FADE_MS
+        color = QColor(colors.text) if share >= 1 else mixed(colors.text, colors.draft, share)
+        self._paint_text(painter, run[0], self._plain, color, "".join(p.text for p in run))
 
-    def _paint_cell(self, painter: QPainter, placed: Placed, now: float) -> None:
-        """One token that is not plain settled text."""
+    def _paint_cell(self, painter: QPainter, placed: Placed) -> None:
+        """One token that is not plain committed text."""
         colors, state = self._theme.colors, placed.cell.state
         if state == TokenState.MASKED:
             self._paint_bar(painter, _box(placed).adjusted(1, 7, -5, -7), 1.0)
@@ -193,9 +194,6 @@ class CanvasView(QWidget):
             self._paint_tick(painter, placed)
         elif state == TokenState.PROMPT or placed.cell.special:
             color = QColor(colors.muted)
-        elif placed.index in self._settled:
-            share = (now - self._settled[placed.index]) * 1000 / Shape.FADE_MS
-            color = mixed(colors.text, colors.draft, min(1.0, share))
         self._paint_text(painter, placed, font, color, placed.text)
 
     def _paint_text(
@@ -287,6 +285,11 @@ class CanvasView(QWidget):
             if _box(placed).contains(QPointF(point)):
                 return placed
         return None
+
+
+def _touch(left: Placed, right: Placed) -> bool:
+    """Whether two tokens stand side by side on one line."""
+    return left.y == right.y and left.x + left.width == right.x
 
 
 def _box(placed: Placed) -> QRectF:

@@ -167,9 +167,10 @@ class Composer(QFrame):
         self.send_button.setAccessibleDescription(tip)
         self.stop_button.setVisible(bool(self._stoppable))
         self.send_button.setVisible(not self._stoppable)
-        keys = self._stoppable or self.tr("Enter sends, Shift+Enter breaks the line")
-        empty = not self.text.strip()
-        self.hint.setText(keys if reason is None or empty or self._stoppable else reason)
+        # an empty field needs no explanation; whatever would hold any text back does
+        holds_back = self._blocked_reason(self.text.strip() or "text")
+        keys = self.tr("Enter sends, Shift+Enter breaks the line")
+        self.hint.setText(self._stoppable or holds_back or keys)
 
     @Slot()
     def _submit(self) -> None:

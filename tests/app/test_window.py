@@ -182,6 +182,7 @@ def test_a_failed_load_is_a_card_and_the_window_stays_usable(open_window, qtbot:
     assert card.isVisible()
     assert card.happened.text() == TRUNCATED.message
     assert desktop.window.status_bar.chip.text() == "model · Failed"
+    assert "not usable" in desktop.window.chat_page.composer.hint.text()
     loader.error = None
     assert card.button.text() == "Load the demo model"
     qtbot.mouseClick(card.button, Qt.MouseButton.LeftButton)

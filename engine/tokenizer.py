@@ -8,14 +8,16 @@ nothing of models.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
+from jinja2 import Template, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+from engine.checkpoint.refusals import DOWNLOAD_AGAIN, plain_file_size, printable, unreadable
 from engine.errors import CheckpointError, RequestError
 from engine.types import Message
 
@@ -33,12 +35,10 @@ LLADA2_TEMPLATE = (
 class ChatTokenizer:
     """Tokenizer and template of one folder."""
 
-    def __init__(self, tokenizer: Tokenizer, template: str, special: dict[str, str]) -> None:
+    def __init__(self, tokenizer: Tokenizer, template: Template, special: dict[str, str]) -> None:
         self._tokenizer = tokenizer
         self._special = special
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-        environment.globals["raise_exception"] = _raise_template_error
-        self._template = environment.from_string(template)
+        self._template = template
         added = tokenizer.get_added_tokens_decoder()
         self._special_ids = {index for index, token in added.items() if token.special}
         self._special_texts = [token.content for token in added.values() if token.special]
@@ -65,7 +65,8 @@ class ChatTokenizer:
                 file="tokenizer.json",
             ) from error
         config = _read_json(folder / "tokenizer_config.json")
-        return cls(tokenizer, _template_of(folder, config), _special_tokens(config))
+        template = _compiled(*_template_of(folder, config))
+        return cls(tokenizer, template, _special_tokens(config))
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Ids of the conversation, ending where the assistant's next reply begins.
@@ -74,6 +75,8 @@ class ChatTokenizer:
         anything, by typing it. Raises RequestError.
         """
         typed = [m.content for m in messages]
+        for content in typed:
+            _require_text(content)
         if not any(text in content for text in self._special_texts for content in typed):
             return self._encode(self._render(messages))
         # The template sees stand-ins, so that each message can be encoded apart, as plain text.
@@ -94,14 +97,29 @@ class ChatTokenizer:
         except TemplateError as error:
             raise RequestError(
                 "request.template",
-                f"The model's chat template refuses this conversation: {error}",
+                f"The model's chat template refuses this conversation: {printable(str(error))}",
                 "Start a new chat, or remove the system prompt.",
+            ) from error
+        except Exception as error:  # a template is a program, and may raise anything
+            raise RequestError(
+                "request.template",
+                "The model's chat template failed on this conversation"
+                f" ({type(error).__name__}: {printable(str(error))}).",
+                "Start a new chat, or download the model's chat template again.",
             ) from error
 
     def _encode(self, text: str, special: bool = True) -> list[int]:
         self._tokenizer.encode_special_tokens = not special
         try:
             return self._tokenizer.encode(text, add_special_tokens=False).ids
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # the library's own: a BaseException
+                raise
+            raise RequestError(
+                "request.tokenizer",
+                f"The model's tokenizer failed on this text ({printable(str(error))}).",
+                "Change the text, or download the model's tokenizer again.",
+            ) from error
         finally:
             self._tokenizer.encode_special_tokens = False
 
@@ -115,6 +133,34 @@ class ChatTokenizer:
         if token in self._special_ids:
             return self._tokenizer.id_to_token(token) or f"<{token}>"
         return self._tokenizer.decode([token], skip_special_tokens=False)
+
+
+def _require_text(content: str) -> None:
+    """Refuses half a character: a lone surrogate, as undecodable bytes of a command line become."""
+    try:
+        content.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            "request.not_text",
+            f"Character {error.start + 1} of the message is not text (bytes that are not UTF-8, or"
+            " half of a character).",
+            "Delete it. In a terminal, use a UTF-8 locale.",
+        ) from error
+
+
+def _compiled(template: str, file: str) -> Template:
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.globals["raise_exception"] = _raise_template_error
+    try:
+        return environment.from_string(template)
+    except (TemplateError, ValueError, RecursionError) as error:  # ValueError: a number too long
+        raise CheckpointError(
+            "checkpoint.bad_template",
+            f"{file}: chat_template is not valid ({printable(str(error))}).",
+            DOWNLOAD_AGAIN,
+            file=file,
+            item="chat_template",
+        ) from error
 
 
 def _raise_template_error(message: str) -> None:
@@ -136,15 +182,20 @@ def _read_json(file: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _template_of(folder: Path, config: dict[str, Any]) -> str:
+def _template_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
+    """The template and the name of the file it is from."""
     file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
+    if os.path.lexists(file):
+        plain_file_size(file)
+        try:
+            return file.read_text(encoding="utf-8"), file.name
+        except (OSError, UnicodeDecodeError) as error:
+            raise unreadable(file.name, error) from error
     template = config.get("chat_template")
     if isinstance(template, list):  # several named templates: the default one is for plain chat
         named = {item.get("name"): item.get("template") for item in template}
         template = named.get("default")
-    return template if isinstance(template, str) else LLADA2_TEMPLATE
+    return template if isinstance(template, str) else LLADA2_TEMPLATE, "tokenizer_config.json"
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:

@@ -11,11 +11,18 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.checkpoint.refusals import DOWNLOAD_AGAIN, printable, refuse, unreadable
+from engine.checkpoint.refusals import (
+    DOWNLOAD_AGAIN,
+    plain_file_size,
+    printable,
+    refuse,
+    unreadable,
+)
 from engine.checkpoint.tensor_file import TensorEntry, TensorFile
 from engine.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"
+JSON_LIMIT = 256_000_000  # bytes; the largest tokenizer.json in use has some 50 MB
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _PICK_FOLDER = "Choose the folder that holds config.json and the .safetensors files of a model."
 
@@ -58,6 +65,14 @@ def read_folder(path: str | os.PathLike[str]) -> ModelFolder:
 
 def read_json(path: Path) -> JsonObject:
     """A JSON object from a file. Raises CheckpointError naming the file."""
+    size = plain_file_size(path)
+    if size > JSON_LIMIT:
+        raise refuse(
+            "checkpoint.file_too_large",
+            f"{path.name} has {size} bytes; a model's JSON file has at most {JSON_LIMIT}.",
+            DOWNLOAD_AGAIN,
+            file=path.name,
+        )
     try:
         raw = path.read_bytes()
     except OSError as error:

@@ -6,6 +6,9 @@ Knows wording only.
 
 from __future__ import annotations
 
+import stat
+from pathlib import Path
+
 from engine.errors import CheckpointError
 
 DOWNLOAD_AGAIN = "Download this file again."
@@ -28,6 +31,23 @@ def unreadable(name: str, error: Exception) -> CheckpointError:
         "Check that the file exists, that you may read it, and that its disk is connected.",
         file=name,
     )
+
+
+def plain_file_size(path: Path) -> int:
+    """Bytes of a plain file (links are followed). Raises CheckpointError for anything else: opening
+    a pipe waits for a writer, and a device never ends."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise unreadable(path.name, error) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise refuse(
+            "checkpoint.not_a_file",
+            f"{path.name} is not a plain file.",
+            "Replace it by the model's own file, or download the folder again.",
+            file=path.name,
+        )
+    return status.st_size
 
 
 def printable(text: str, limit: int = 200) -> str:

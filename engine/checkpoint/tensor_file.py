@@ -20,7 +20,13 @@ from typing import BinaryIO, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from engine.checkpoint.refusals import DOWNLOAD_AGAIN, printable, refuse, unreadable
+from engine.checkpoint.refusals import (
+    DOWNLOAD_AGAIN,
+    plain_file_size,
+    printable,
+    refuse,
+    unreadable,
+)
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -64,6 +70,7 @@ class TensorFile:
         """
         self.path = path
         self.name = path.name
+        plain_file_size(path)  # before it is opened, which would wait for a pipe's writer
         try:
             self._file: BinaryIO = path.open("rb")
         except OSError as error:

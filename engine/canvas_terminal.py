@@ -8,6 +8,7 @@ text is printed.
 from __future__ import annotations
 
 import shutil
+import threading
 from typing import TextIO
 
 import numpy as np
@@ -30,6 +31,10 @@ _STYLE = {
     TokenState.EDITED: "\x1b[4;35m",
     TokenState.PROMPT: "\x1b[2m",
 }
+# A terminal obeys these: text of a model must not move the cursor, or worse.
+_CONTROLS = dict.fromkeys(
+    (*range(9), *range(11, 32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}"
+)
 _RESET, _CLEAR_BELOW = "\x1b[0m", "\x1b[J"
 _REASONS: dict[StopReason, str] = {
     "stop_token": "finished",
@@ -39,20 +44,31 @@ _REASONS: dict[StopReason, str] = {
 }
 
 
-def show_reply(engine: Engine, request: GenerateRequest, out: TextIO, *, plain: bool) -> Finished:
-    """Runs the request and writes it to `out`. plain: no live canvas, whatever `out` is."""
-    live = not plain and out.isatty()
+def show_reply(
+    engine: Engine,
+    request: GenerateRequest,
+    out: TextIO,
+    *,
+    plain: bool,
+    stop: threading.Event | None = None,
+) -> Finished:
+    """Runs the request and writes it to `out`. plain: no live canvas, whatever `out` is. stop: ends
+    the reply within one step; what there is of it is kept."""
+    terminal = out.isatty()
+    live = terminal and not plain
     printed = ""
     finished: Finished | None = None
-    for event in engine.generate(request):
+    for event in engine.generate(request, stop):
         if isinstance(event, StepTaken) and live:
             _draw(out, engine, event, printed)
         elif isinstance(event, BlockFinished):
-            out.write(event.text.removeprefix(printed) if not live else "")
-            printed = event.text
+            text = _shown(event.text, terminal)
+            out.write(text.removeprefix(printed) if not live else "")
+            printed = text
         elif isinstance(event, Finished):
             finished = event
-            out.write(f"{event.text}{_CLEAR_BELOW}" if live else event.text.removeprefix(printed))
+            text = _shown(event.text, terminal)
+            out.write(f"{text}{_CLEAR_BELOW}" if live else text.removeprefix(printed))
     if finished is None:
         raise RuntimeError("the engine ended without a Finished event")
     out.write(f"\n\n{describe(finished.stats, finished.reason)}\n")
@@ -96,8 +112,13 @@ def _cells(engine: Engine, event: StepTaken) -> list[tuple[str, TokenState]]:
         sure = state not in (TokenState.MASKED, TokenState.DRAFT) or (
             np.isfinite(confidence) and confidence > 0.3
         )
+        piece = _shown(piece, terminal=True)
         cells.append((piece if sure else "░" * max(1, len(piece)), state))
     return cells
+
+
+def _shown(text: str, terminal: bool) -> str:
+    return text.translate(_CONTROLS) if terminal else text
 
 
 def _rows_used(text: str, columns: int) -> int:

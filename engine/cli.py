@@ -7,17 +7,57 @@ command needs it, and Qt never.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from io import TextIOWrapper
+from types import FrameType
+from typing import Literal
 
 from engine.errors import UnblurError
 from engine.types import DecodeSettings, GenerateRequest, Message, ModelInfo
 
+INTERRUPTED = 130  # what a shell reports for a process that Ctrl+C ended
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit status: 0 done, 1 a typed error (printed), 2 wrong
-    usage."""
+    """Runs one command and returns the exit status: 0 done, 1 a failure (printed, but for a reader
+    of the output that went away), 2 wrong usage, 130 stopped by Ctrl+C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _prepare_streams()
+    try:
+        status = _run(arguments)
+        sys.stdout.flush()  # here, where a failure can still be told
+        return status
+    except UnblurError as error:
+        return _failed(error)
+    except BrokenPipeError:  # `| head` has seen enough
+        _drop_output()
+        return 1
+    except OSError as error:
+        _drop_output()
+        reason = error.strerror or str(error)
+        return _failed(
+            UnblurError(
+                "output.failed",
+                f"The system did not take the output ({reason}).",
+                "Check that what it goes to can be written and has room, then try again.",
+            )
+        )
+    except MemoryError:
+        return _failed(
+            UnblurError(
+                "memory.exhausted",
+                "This computer ran out of memory.",
+                "Close other programs, or open a smaller model.",
+            )
+        )
+
+
+def _run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m engine", description="Inspect checkpoints and generate text."
     )
@@ -27,32 +67,67 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0 if arguments else 2
     command = parser.parse_args(arguments[:1]).command
-    try:
-        if command == "inspect":
-            from engine.cli_inspect import run
+    if command == "inspect":
+        from engine.cli_inspect import run
 
-            return run(arguments[1:])
-        return generate(arguments[1:])
-    except UnblurError as error:
-        print(f"{error.message}\n{error.action}  [{error.code}]", file=sys.stderr)
-        return 1
+        return run(arguments[1:])
+    return generate(arguments[1:])
+
+
+def _failed(error: UnblurError) -> int:
+    print(f"{error.message}\n{error.action}  [{error.code}]", file=sys.stderr)
+    return 1
+
+
+def _prepare_streams() -> None:
+    """Streams that exist and take every character: one may be closed (`>&-`), or not be UTF-8."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for life
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """What is still buffered goes nowhere; Python would fail on it again when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@contextlib.contextmanager
+def _stopping_on_interrupt() -> Iterator[threading.Event]:
+    """An event that Ctrl+C sets once; a second Ctrl+C ends the process."""
+    stop = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+
+    def set_stop(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    if before is not signal.SIG_IGN:  # as for a process in the background
+        signal.signal(signal.SIGINT, set_stop)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def generate(argv: Sequence[str]) -> int:
     """`generate [--model DIR] PROMPT`: one reply, its live canvas on a terminal, then its
     figures."""
-    options = generate_parser().parse_args(argv)
-    prompt = options.prompt_flag if options.prompt_flag is not None else options.prompt
-    if prompt is None:
-        generate_parser().error("a prompt is needed")
+    parser = generate_parser()
+    options = parser.parse_args(argv)
+    if (options.prompt is None) == (options.prompt_flag is None):
+        parser.error("one prompt is needed")
+    prompt = options.prompt if options.prompt_flag is None else options.prompt_flag
 
     from engine.canvas_terminal import show_reply
     from engine.engine import load_engine
     from engine.paths import demo_folder
 
-    engine = load_engine(
-        options.model or demo_folder(), device=options.device, graphs=options.graphs
-    )
+    folder = demo_folder() if options.model is None else options.model
+    engine = load_engine(folder, device=options.device, graphs=options.graphs)
     try:
         messages = (Message("system", options.system),) if options.system else ()
         request = GenerateRequest(
@@ -60,10 +135,11 @@ def generate(argv: Sequence[str]) -> int:
             options.max_new_tokens,
             settings_from(options, engine.info),
         )
-        show_reply(engine, request, sys.stdout, plain=options.plain)
+        with _stopping_on_interrupt() as stop:
+            show_reply(engine, request, sys.stdout, plain=options.plain, stop=stop)
     finally:
         engine.unload()
-    return 0
+    return INTERRUPTED if stop.is_set() else 0
 
 
 def generate_parser() -> argparse.ArgumentParser:
@@ -77,7 +153,9 @@ def generate_parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-new-tokens", type=int, default=256)
     parser.add_argument("--threshold", type=float, help="accept above this confidence, 0 to 1")
     parser.add_argument(
-        "--editing-threshold", help="replace accepted tokens above this confidence, or 'off'"
+        "--editing-threshold",
+        type=_number_or_off,
+        help="replace accepted tokens above this confidence, or 'off'",
     )
     parser.add_argument("--steps", type=int, help="steps per block under the quota rule")
     parser.add_argument("--temperature", type=float)
@@ -94,6 +172,15 @@ def generate_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _number_or_off(text: str) -> float | Literal["off"]:
+    if text.strip().lower() == "off":
+        return "off"
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"neither a number nor 'off': {text!r}") from None
+
+
 def settings_from(options: argparse.Namespace, info: ModelInfo) -> DecodeSettings:
     """The checkpoint's own settings with what the command line changes."""
     from dataclasses import replace
@@ -102,5 +189,5 @@ def settings_from(options: argparse.Namespace, info: ModelInfo) -> DecodeSetting
     changes = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     editing = options.editing_threshold
     if editing is not None:
-        changes["editing_threshold"] = None if editing == "off" else float(editing)
+        changes["editing_threshold"] = None if editing == "off" else editing
     return replace(info.defaults, **changes)

@@ -11,7 +11,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from io import TextIOWrapper
 
 from engine.checkpoint import Checkpoint, open_checkpoint
 from engine.checkpoint.describe import (
@@ -79,9 +78,6 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--modules", action="store_true", help="list the form of every matrix")
     options = parser.parse_args(list(argv))
-    for stream in (sys.stdout, sys.stderr):  # a path may hold what the terminal cannot show
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
     try:
         checkpoint = open_checkpoint(options.folder)
     except UnblurError as error:

@@ -27,7 +27,7 @@ from engine.decoding.levenshtein import LevenshteinRule
 from engine.decoding.rules import EditingRule, QuotaRule, Rule, RuleOptions
 from engine.decoding.state import BlockState
 from engine.errors import RequestError, RuntimeFailure
-from engine.loading import Placement, build_model, choose_placement
+from engine.loading import Placement, build_model, choose_device, choose_placement
 from engine.models.llada2 import LLaDA2
 from engine.models.llada2_spec import LLaDA2Spec
 from engine.protocol import ProgressCallback
@@ -56,6 +56,7 @@ from engine.types import (
     StopReason,
 )
 
+SMALLEST = 1e-6  # of a temperature and of top_p: float32 must hold it, and logits divided by it
 CACHE_SHARE = 0.25  # of the memory that is free after the weights are in place
 
 
@@ -308,12 +309,16 @@ def check_settings(settings: DecodeSettings) -> None:
             settings.editing_threshold is None or 0.0 <= settings.editing_threshold <= 1.0,
             "between 0 and 1, or off",
         ),
-        ("steps", settings.steps >= 1, "at least 1"),
-        ("min_transfer", settings.min_transfer >= 1, "at least 1"),
-        ("max_post_steps", settings.max_post_steps >= 0, "0 or more"),
-        ("temperature", 0.0 <= settings.temperature <= 10.0, "between 0 and 10"),
-        ("top_k", settings.top_k >= 0, "0 (off) or more"),
-        ("top_p", 0.0 < settings.top_p <= 1.0, "above 0 and at most 1"),
+        ("steps", 1 <= settings.steps < 2**63, "between 1 and 2^63 - 1"),
+        ("min_transfer", 1 <= settings.min_transfer < 2**63, "between 1 and 2^63 - 1"),
+        ("max_post_steps", 0 <= settings.max_post_steps < 2**63, "between 0 and 2^63 - 1"),
+        (
+            "temperature",
+            settings.temperature == 0.0 or SMALLEST <= settings.temperature <= 10.0,
+            f"0, or between {SMALLEST:g} and 10",
+        ),
+        ("top_k", 0 <= settings.top_k < 2**63, "0 (off), or at most 2^63 - 1"),
+        ("top_p", SMALLEST <= settings.top_p <= 1.0, f"between {SMALLEST:g} and 1"),
         ("seed", 0 <= settings.seed < 2**63, "between 0 and 2^63 - 1"),
     )
     for name, good, range_text in checks:
@@ -335,9 +340,9 @@ def load_engine(
     graphs: bool = False,
 ) -> TorchEngine:
     """Opens, validates and loads a checkpoint folder. Raises CheckpointError or RuntimeFailure; a
-    failed load leaves no memory behind. device: None = the first GPU if there is one, else the
-    CPU. graphs: see `engine.runtime.choice.choose_loop`."""
-    target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    failed load leaves no memory behind. device: see `engine.loading.choose_device`. graphs: see
+    `engine.runtime.choice.choose_loop`."""
+    target = choose_device(device)
     if target.type == "cpu":
         leave_a_core_free()
 

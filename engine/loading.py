@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from engine.checkpoint import Checkpoint
-from engine.errors import RuntimeFailure
+from engine.checkpoint.refusals import printable
+from engine.errors import RequestError, RuntimeFailure
 from engine.kernels.nvfp4 import PackedExperts, PackedWeight
 from engine.models.experts import Experts, Router
 from engine.models.layers import Linear
@@ -34,6 +35,35 @@ class Placement:
     dtype: torch.dtype
     expand: bool
     reason: str
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The device a name means; without a name the first GPU if there is one, else the CPU.
+
+    Raises RequestError for what is no device of this engine, RuntimeFailure for a GPU that is not
+    there.
+    """
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not name:
+        return torch.device("cuda" if gpus else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise RequestError(
+            "request.device",
+            f"Models do not run on a device named {printable(repr(name))}.",
+            "Choose cpu, or cuda for an NVIDIA GPU (cuda:1 for the second one).",
+        )
+    if device.type == "cuda" and (device.index or 0) >= gpus:
+        found = f"PyTorch sees {gpus} here" if gpus else "PyTorch sees none here"
+        raise RuntimeFailure(
+            "load.no_gpu",
+            f"There is no NVIDIA GPU {name}: {found}.",
+            "Choose cpu, or name no device to have one chosen.",
+        )
+    return torch.device("cpu") if device.type == "cpu" else device
 
 
 def choose_placement(

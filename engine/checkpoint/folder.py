@@ -45,6 +45,8 @@ def read_folder(path: str | os.PathLike[str]) -> ModelFolder:
     """Reads the folder's JSON files. Raises CheckpointError when the path is not a readable model
     folder.
     """
+    if not os.fspath(path):  # to pathlib that is the current folder
+        raise refuse("checkpoint.not_found", "The path is empty.", _PICK_FOLDER)
     folder = Path(path)
     names = _file_names(folder)
     if "config.json" not in names:

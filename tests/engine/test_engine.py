@@ -185,8 +185,12 @@ def test_a_reply_never_outgrows_the_context(engine: TorchEngine) -> None:
         {"threshold": 1.5},
         {"editing_threshold": 2.0},
         {"temperature": -1.0},
+        {"temperature": 1e-39},  # logits divided by it are infinite
         {"top_p": 0.0},
+        {"top_p": 1e-50},  # 0 in float32, which would forbid every token
+        {"top_k": 2**63},
         {"steps": 0},
+        {"steps": 2**63},
         {"seed": -1},
         {"threshold": float("nan")},
     ],

@@ -101,7 +101,7 @@ def test_the_seam_imports_without_torch(module: str) -> None:
 
 
 def test_the_engine_imports_without_qt() -> None:
-    answer = run_without(QT, "import engine.engine, engine.__main__")
+    answer = run_without(QT, "import engine.engine, engine.cli, engine.__main__")
     assert answer.returncode == 0, answer.stderr
 
 

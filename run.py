@@ -354,7 +354,7 @@ QT_XCB_LIBRARIES = {  # a window on X11 needs these too
 def qt_platform(args: list[str], env: dict[str, str]) -> str | None:
     """Which Qt platform `unblur args` will use on Linux: xcb, wayland, offscreen, none (a window is
     wanted, but there is no display), or None when no window is wanted."""
-    if "--screenshot" in args:
+    if any(a.split("=")[0] in ("--screenshot", "--screenshots") for a in args):
         return "offscreen"
     if args and (not args[0].startswith("-") or args[0] in ("-h", "--help", "--version")):
         return None

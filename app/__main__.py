@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +15,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     own.
     """
     ensure_streams()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # Ctrl+C ends the process without a traceback, until the window or a reply handles it.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     from app.cli import run
 
     return run(list(sys.argv[1:] if argv is None else argv))

@@ -23,6 +23,7 @@ QT_PACKAGES = "libxcb-cursor0 libxcb-icccm4 libxcb-keysyms1 libegl1 libxkbcommon
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="unblur",
+        allow_abbrev=False,  # run.py must know these names too
         description="Run, inspect and finetune open diffusion language models on one local GPU.",
         epilog="unblur generate PROMPT answers in the terminal; unblur inspect FOLDER checks a "
         "model folder. Each has its own --help.",

@@ -8,12 +8,13 @@ on screen.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import time
 from dataclasses import dataclass
 
-from PySide6.QtCore import QSettings, QTimer
+from PySide6.QtCore import QMessageLogContext, QSettings, QTimer, QtMsgType, qInstallMessageHandler
 from PySide6.QtWidgets import QApplication
 
 from app.backend.conversations import Journal
@@ -31,6 +32,11 @@ from engine.protocol import EngineLoader
 
 log = logging.getLogger("unblur")
 NAME = "Unblur"
+NO_WINDOW = (
+    "The window cannot open: Qt reached no screen here. Check that DISPLAY, WAYLAND_DISPLAY and\n"
+    "QT_QPA_PLATFORM name one that exists, and that this user may use it.\n"
+    "Without a window, this works as it is: unblur generate PROMPT"
+)
 
 
 @dataclass(frozen=True)
@@ -50,10 +56,22 @@ def make_application() -> QApplication:
     QApplication.setDesktopFileName("unblur")
     app = QApplication.instance()
     if not isinstance(app, QApplication):
+        before = qInstallMessageHandler(_qt_speaks_before_a_window)
         app = QApplication(sys.argv[:1])
+        qInstallMessageHandler(before)
     app.setApplicationDisplayName(NAME)
     load_fonts()
     return app
+
+
+def _qt_speaks_before_a_window(kind: QtMsgType, _context: QMessageLogContext, message: str) -> None:
+    """Without a platform to run on, Qt says so and aborts the process: end it in order instead."""
+    if sys.stderr is not None:
+        print(message.strip(), file=sys.stderr, flush=True)
+    if kind is QtMsgType.QtFatalMsg:
+        if sys.stderr is not None:
+            print(NO_WINDOW, file=sys.stderr, flush=True)
+        os._exit(1)  # nothing is open yet, and Qt's own end would follow any other
 
 
 def build(

@@ -31,6 +31,7 @@ from engine.protocol import EngineLoader
 from engine.types import TokenState
 
 SCALED = "1.25"
+_NO_PNG = "The picture's name must end in .png: unblur --screenshot out.png"
 LAYOUT_DEPTH = 8  # a change of height is passed on from parent to parent, an event each
 CODE_ANSWER = (
     "Plan: split text into words. For each w with `len(w) > 6` append w.\n\n"
@@ -61,12 +62,16 @@ def save_answer(target: Path, model: str | None = None, prompt: str | None = Non
     block (the first, if there is only one) is half written. Prints both paths. Exit status 1, with
     the reason, when that fails.
     """
+    problem = _unwritable(target.parent) if target.suffix.lower() == ".png" else _NO_PNG
+    if problem:
+        print(problem)
+        return 1
     os.environ["QT_QPA_PLATFORM"] = "offscreen"
     app = make_application()
     with tempfile.TemporaryDirectory() as folder:
         desktop = _desktop(app, Path(folder), load_real_engine)
         try:
-            return _answer(desktop, target, model, prompt or PROMPTS[0])
+            return _answer(desktop, target, model, PROMPTS[0] if prompt is None else prompt)
         finally:
             desktop.window.close()
 
@@ -84,16 +89,23 @@ def _answer(desktop: Desktop, target: Path, model: str | None, prompt: str) -> i
             f"{failure.message} {failure.action}" if failure else "The model did not load in time."
         )
         return 1
+    if (blocked := desktop.chat.blocked_reason(prompt)) is not None:
+        print(f"The picture could not be made: {blocked}")
+        return 1
     midway = target.with_name(f"{target.stem}-denoising.png")
     best = 0
+    unsaved: OSError | None = None
 
     def catch(snapshot: Snapshot) -> None:
         """Saves the window whenever it shows more of denoising than what was saved before."""
-        nonlocal best
+        nonlocal best, unsaved
         shows = denoising_shown(snapshot)
-        if shows > best:
+        if shows > best and unsaved is None:
             best = shows
-            _save(window, midway)
+            try:
+                _save(window, midway)
+            except OSError as error:
+                unsaved = error
 
     engine.snapshot_changed.connect(catch)
     desktop.chat.send(prompt)
@@ -106,10 +118,27 @@ def _answer(desktop: Desktop, target: Path, model: str | None, prompt: str) -> i
         )
         print(f"The picture could not be made: {why}")
         return 1
-    _save(window, target)
+    try:
+        if unsaved is not None:
+            raise unsaved
+        _save(window, target)
+    except OSError as error:
+        print(f"The picture could not be saved: {error}")
+        return 1
     print(midway)
     print(target)
     return 0
+
+
+def _unwritable(folder: Path) -> str | None:
+    """Why no picture can be put into `folder` (made if it is missing), or None."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return f"Pictures cannot be saved in {folder} ({reason}). Choose another place."
 
 
 def denoising_shown(snapshot: Snapshot) -> int:
@@ -125,10 +154,13 @@ def denoising_shown(snapshot: Snapshot) -> int:
 
 def save_pages(folder: Path) -> int:
     """Saves every page and state as <state>-light.png, -dark.png and -light-125.png, and prints the
-    paths.
+    paths. Exit status 1, with the reason, when the folder cannot be written.
     """
+    problem = _unwritable(folder)
+    if problem:
+        print(problem)
+        return 1
     os.environ["QT_QPA_PLATFORM"] = "offscreen"
-    folder.mkdir(parents=True, exist_ok=True)
     scaled = os.environ.get("QT_SCALE_FACTOR") == SCALED
     app = make_application()
     for appearance in ("light",) if scaled else ("light", "dark"):

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from PySide6.QtCore import QObject, QThread, QTimer, Signal, Slot
+from PySide6.QtCore import QCoreApplication, QEvent, QObject, QThread, QTimer, Signal, Slot
 
 from app.backend.conversations import Failure
 from app.backend.files import DEMO_MODEL
@@ -127,7 +127,7 @@ class EngineModel(QObject):
 
     def close(self) -> bool:
         """Stops, unloads and ends the thread. True when it ended; waits at most 30 s for a step to
-        finish.
+        finish. Nothing is heard of the model afterwards.
         """
         if not self._thread.isRunning():
             return True
@@ -138,6 +138,8 @@ class EngineModel(QObject):
         ended = self._thread.wait(30_000)
         if not ended:
             log.error("the engine's thread did not end within 30 s")
+        # what the worker said while it was waited for comes too late: nobody asked for its stop
+        QCoreApplication.removePostedEvents(self, QEvent.Type.MetaCall.value)
         return ended
 
     def _after_stop(self, action: Callable[[], None]) -> None:

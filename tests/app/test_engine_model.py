@@ -220,6 +220,17 @@ def test_closing_in_mid_reply_stops_unloads_and_ends_the_thread(make: Make, qtbo
     assert loader.engines[0].unloaded
 
 
+def test_nothing_is_heard_of_a_model_after_closing_in_mid_load(make: Make, qtbot: QtBot) -> None:
+    model = make(FakeLoader(chunks=50, seconds_per_chunk=0.02))
+    heard: list[Lifecycle] = []
+    model.state_changed.connect(heard.append)
+    model.load("folder")
+    qtbot.waitUntil(lambda: model.progress is not None)
+    assert model.close()
+    qtbot.wait(50)  # what the worker said last would arrive now, as a move nobody asked for
+    assert heard == [Lifecycle.LOADING]
+
+
 def test_a_fast_engine_leaves_the_window_up_to_date_and_its_loop_free(
     make: Make, qtbot: QtBot
 ) -> None:

@@ -149,6 +149,43 @@ def test_a_machine_without_a_screen_gets_a_sentence(
     assert "there is no screen" in capsys.readouterr().err
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows always has its platform")
+def test_a_screen_that_does_not_answer_is_a_sentence_and_no_crash(
+    repo_root: Path, environment: dict[str, str]
+) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "app"],
+        cwd=repo_root,
+        env={**environment, "QT_QPA_PLATFORM": "nosuchscreen"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert answer.returncode == 1, answer.stderr  # not an abort
+    assert "Qt reached no screen here" in answer.stderr
+    assert "unblur generate PROMPT" in answer.stderr
+
+
+def test_ctrl_c_before_the_window_leaves_no_trace(repo_root: Path) -> None:
+    code = (
+        "import signal\n"
+        "from app.__main__ import main\n"
+        "main(['--version'])\n"
+        "print(signal.getsignal(signal.SIGINT).name)"
+    )
+    answer = subprocess.run(
+        python(code), cwd=repo_root, capture_output=True, text=True, check=False
+    )
+    assert answer.stdout.endswith("SIG_DFL\n"), answer.stderr
+
+
+def test_a_shortened_option_is_wrong_usage() -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(["--vers"])
+    assert caught.value.code == 2
+
+
 def test_another_import_error_is_not_taken_for_qt(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> int:
         raise ImportError("cannot import name 'x' from 'engine'")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from PySide6.QtGui import QImage
 
 import app.screenshots as screenshots
+from app.desktop import Desktop
 from app.models.snapshot import BlockView, Cell, Snapshot
 from engine.types import TokenState as S
 
@@ -50,6 +52,32 @@ def test_screenshot_of_a_folder_without_a_model_says_why(tmp_path: Path, repo_ro
     assert answer.returncode == 1
     assert "config.json" in answer.stdout
     assert not (tmp_path / "x.png").exists()
+
+
+@pytest.mark.parametrize("name", ["out", "", "out.jpg"])
+def test_a_picture_must_be_named_as_one(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert screenshots.save_answer(tmp_path / name) == 1
+    assert "must end in .png" in capsys.readouterr().out
+
+
+def test_a_place_that_cannot_hold_pictures_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert screenshots.save_answer(file / "out.png") == 1
+    assert screenshots.save_pages(file) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert [line.startswith(f"Pictures cannot be saved in {file} (") for line in said] == [True] * 2
+
+
+def test_a_picture_of_an_empty_prompt_says_why_there_is_none(
+    open_window: Callable[..., Desktop], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert screenshots._answer(open_window(), tmp_path / "x.png", None, "  ") == 1
+    assert "Type something to send." in capsys.readouterr().out
 
 
 def snapshot(index: int, *states: S, final: bool = False) -> Snapshot:

@@ -291,6 +291,8 @@ def test_older_pythons_get_a_sentence_and_not_a_puzzle() -> None:
         ([], {"QT_QPA_PLATFORM": "offscreen"}, "offscreen"),
         (["--model", "folder"], {"DISPLAY": ":0"}, "xcb"),
         (["--screenshot", "out.png"], {}, "offscreen"),
+        (["--screenshot=out.png"], {}, "offscreen"),
+        (["--screenshots", "folder"], {}, "offscreen"),
         (["generate", "hello"], {}, None),
         (["inspect", "folder"], {"DISPLAY": ":0"}, None),
         (["--version"], {}, None),

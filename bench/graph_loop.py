@@ -71,7 +71,7 @@ def smoke(place: Place) -> Result:
 
         from engine.runtime.choice import choose_loop
 
-        choice = choose_loop(place.device, graphs=True)
+        choice = choose_loop(place.device)
         result |= {
             "gpu": torch.cuda.get_device_name(),
             "triton": triton.__version__,
@@ -358,7 +358,7 @@ def engine(place: Place) -> Result:
     from engine.engine import load_engine
 
     began = time.perf_counter()
-    loaded = load_engine(folder, graphs=True)
+    loaded = load_engine(folder)
     result: Result = {"load s": round(time.perf_counter() - began, 2)}
     result |= {"runtime": loaded.info.runtime, "notes": list(loaded.info.notes)}
     for _ in range(2):

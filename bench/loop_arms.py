@@ -136,7 +136,9 @@ def make_arm(
     `ReplyPieces`."""
     program = make_program(model, batch, capacity, RuleOptions(), place.dtype)
     if not sdpa:
-        program.cache.attention = block_attention(place.device, model.spec.head_dim)
+        spec = model.spec
+        shape = (spec.head_dim, spec.rotary_dim, spec.rope_theta)
+        program.cache.attention = block_attention(place.device, *shape)
     kernel = None if place.dry else record_kernel()
     pieces = make_pieces(program, True, slots=SLOTS, kernel=kernel, fused=fused, ahead=ahead)
     if name == "eager":

@@ -18,8 +18,14 @@ from types import FrameType
 from typing import Literal
 
 from engine.errors import UnblurError
+from engine.hardware import LoopPath
 from engine.types import DecodeSettings, GenerateRequest, Message, ModelInfo
 
+LOOPS: dict[str, LoopPath | None] = {
+    "best": None,
+    "step": "one graph per step",
+    "eager": "eager",
+}
 INTERRUPTED = 130  # what a shell reports for a process that Ctrl+C ended
 
 
@@ -127,7 +133,7 @@ def generate(argv: Sequence[str]) -> int:
     from engine.paths import demo_folder
 
     folder = demo_folder() if options.model is None else options.model
-    engine = load_engine(folder, device=options.device, graphs=options.graphs)
+    engine = load_engine(folder, device=options.device, loop=LOOPS[options.loop])
     try:
         messages = (Message("system", options.system),) if options.system else ()
         request = GenerateRequest(
@@ -164,9 +170,10 @@ def generate_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--device", help="cpu or cuda (chosen if omitted)")
     parser.add_argument(
-        "--graphs",
-        action="store_true",
-        help="on a GPU: run a reply as one CUDA graph (checked on a CPU stand-in only)",
+        "--loop",
+        choices=LOOPS,
+        default="best",
+        help="on a GPU: how steps are run, to compare (best: a whole reply as one CUDA graph)",
     )
     parser.add_argument("--plain", action="store_true", help="no live canvas, only the answer")
     return parser

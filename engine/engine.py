@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,14 @@ from engine.decoding.levenshtein import LevenshteinRule
 from engine.decoding.rules import EditingRule, QuotaRule, Rule, RuleOptions
 from engine.decoding.state import BlockState
 from engine.errors import RequestError, RuntimeFailure
-from engine.loading import Placement, build_model, choose_device, choose_placement
+from engine.hardware import LoopPath
+from engine.loading import (
+    Placement,
+    build_model,
+    choose_device,
+    choose_placement,
+    place_kernels,
+)
 from engine.models.llada2 import LLaDA2
 from engine.models.llada2_spec import LLaDA2Spec
 from engine.protocol import ProgressCallback
@@ -111,7 +118,7 @@ class TorchEngine:
         model: LLaDA2,
         placement: Placement,
         tokenizer: ChatTokenizer,
-        graphs: bool = False,
+        loop: LoopPath | None = None,
     ) -> None:
         self._model: LLaDA2 | None = model
         self._tokenizer = tokenizer
@@ -120,7 +127,7 @@ class TorchEngine:
         block = spec.block_length
         context = min(spec.max_position_embeddings, _affordable_context(spec, placement))
         self._context = context // block * block
-        self._choice = choose_loop(placement.device, graphs)
+        self._choice = choose_loop(placement.device, loop)
         self._runtime: Runtime | None = self._make_runtime(model, 1, self._context)
         self._runtime.prepare()
         self._batch_runtime: tuple[int, int, Runtime] | None = None
@@ -213,8 +220,10 @@ class TorchEngine:
     def _make_runtime(self, model: LLaDA2, batch: int, capacity: int) -> Runtime:
         options = RuleOptions()
         program = make_program(model, batch, capacity, options, self._placement.dtype)
-        if self._choice.path != "eager":
-            program.cache.attention = block_attention(self._placement.device, model.spec.head_dim)
+        if self._placement.kernels.used:
+            spec = model.spec
+            shape = (spec.head_dim, spec.rotary_dim, spec.rope_theta)
+            program.cache.attention = block_attention(self._placement.device, *shape)
         return make_runtime(program, options.stop_after_block, self._choice)
 
     def _for_batches(self, model: LLaDA2, batch: int, capacity: int) -> Runtime:
@@ -337,11 +346,13 @@ def load_engine(
     *,
     device: str | None = None,
     dtype: torch.dtype | None = None,
-    graphs: bool = False,
+    loop: LoopPath | None = None,
+    kernels: bool = True,
 ) -> TorchEngine:
     """Opens, validates and loads a checkpoint folder. Raises CheckpointError or RuntimeFailure; a
-    failed load leaves no memory behind. device: see `engine.loading.choose_device`. graphs: see
-    `engine.runtime.choice.choose_loop`."""
+    failed load leaves no memory behind. device: see `engine.loading.choose_device`. loop: see
+    `engine.runtime.choice.choose_loop`. kernels: False = plain PyTorch operations only, to compare
+    with."""
     target = choose_device(device)
     if target.type == "cpu":
         leave_a_core_free()
@@ -355,7 +366,9 @@ def load_engine(
         tokenizer = ChatTokenizer.open(Path(path))
         placement = choose_placement(checkpoint, target, free_memory(target), dtype)
         model = build_model(checkpoint, placement, progress, stop)
-        return TorchEngine(checkpoint, model, placement, tokenizer, graphs)
+        if kernels:
+            placement = replace(placement, kernels=place_kernels(model))
+        return TorchEngine(checkpoint, model, placement, tokenizer, loop)
     except torch.OutOfMemoryError as error:
         release_memory()
         raise RuntimeFailure(
@@ -415,6 +428,7 @@ def _describe(
 ) -> ModelInfo:
     spec = checkpoint.spec
     notes = [*checkpoint.notes, f"{placement.reason[0].upper()}{placement.reason[1:]}."]
+    notes += placement.kernels.sentences
     notes.append(f"Steps run as {choice.path}. {choice.reason}")
     if context < spec.max_position_embeddings:
         notes.append(

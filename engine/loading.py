@@ -8,6 +8,7 @@ flight, so that the peak stays near the result.
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from engine.checkpoint.refusals import printable
 from engine.errors import RequestError, RuntimeFailure
 from engine.kernels.nvfp4 import PackedExperts, PackedWeight
 from engine.models.experts import Experts, Router
+from engine.models.kernel_report import NO_KERNELS, KernelReport
 from engine.models.layers import Linear
 from engine.models.llada2 import LLaDA2, SparseMLP
 from engine.protocol import ProgressCallback
@@ -29,12 +31,13 @@ from engine.types import LoadProgress
 @dataclass(frozen=True)
 class Placement:
     """Where and how weights live. expand: NVFP4 weights become dense `dtype` at load, instead of
-    staying packed."""
+    staying packed. kernels: what `place_kernels` did."""
 
     device: torch.device
     dtype: torch.dtype
     expand: bool
     reason: str
+    kernels: KernelReport = NO_KERNELS
 
 
 def choose_device(name: str | None) -> torch.device:
@@ -140,6 +143,18 @@ def build_model(
             "Close other programs, or choose a smaller or more quantised model.",
         ) from error
     return model.eval().requires_grad_(False)
+
+
+def place_kernels(model: LLaDA2) -> KernelReport:
+    """Gives a model on a GPU its kernels, or says why it has none."""
+    if model.norm.weight.device.type != "cuda":
+        return NO_KERNELS
+    if importlib.util.find_spec("triton") is None:
+        sentence = "Triton is not installed: plain PyTorch operations are used, which are slower."
+        return KernelReport(False, "torch", (sentence,))
+    from engine.models.accelerate import use_kernels
+
+    return use_kernels(model)
 
 
 def checkpoint_name(module: str) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from engine.models.layers import masked_attention
+from engine.models.layers import Heads, masked_attention
 from trainer.batches import ORDERS
 
 TILE = 128  # flex attention's tile, in tokens
@@ -44,6 +44,8 @@ def seen_blocks(query: Tensor, key: Tensor) -> Tensor:
 class DenseStaircase:
     """The mask as a tensor, for `scaled_dot_product_attention`."""
 
+    rotates = False
+
     def __init__(self, windows: int, blocks: int, block_length: int, device: torch.device) -> None:
         size = blocks * block_length
         self.block_length = block_length
@@ -56,7 +58,8 @@ class DenseStaircase:
         wide = seen.repeat_interleave(length, 1).repeat_interleave(length, 2)
         self.mask.copy_(wide.unsqueeze(1))
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(self, layer: int, heads: Heads) -> Tensor:
+        q, k, v = heads.split()
         # Key heads are repeated: torch's memory-saving kernels take a mask, but not grouped heads.
         groups = q.shape[2] // k.shape[2]
         k, v = k.repeat_interleave(groups, 2), v.repeat_interleave(groups, 2)
@@ -66,6 +69,8 @@ class DenseStaircase:
 class FlexStaircase:
     """The mask as flex attention's block mask, in static buffers, so that one compiled layer serves
     every batch. A window must be a whole number of tiles."""
+
+    rotates = False
 
     def __init__(self, windows: int, blocks: int, block_length: int, device: torch.device) -> None:
         tiles, rest = divmod(blocks * block_length, TILE)
@@ -105,7 +110,8 @@ class FlexStaircase:
         for name in _TABLES:
             getattr(self.mask, name).copy_(getattr(fresh, name))
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(self, layer: int, heads: Heads) -> Tensor:
+        q, k, v = heads.split()
         out = flex_attention(
             q.transpose(1, 2).contiguous(),
             k.transpose(1, 2).contiguous(),

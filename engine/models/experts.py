@@ -142,19 +142,29 @@ class Experts(nn.Module):
         del self.gate, self.up, self.down
         self.gate, self.up, self.down = gate, up, down
 
+    def release(self) -> None:
+        """Lets go of the weights, which a kernel now holds in an order of its own."""
+        del self.gate, self.up, self.down
+
     def forward(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         compute = self.compute or (sum_by_sorting if x.device.type == "cpu" else sum_all_experts)
         return compute(x, ids, weights, self)
 
 
 class GatedMLP(nn.Module):
-    """down(silu(gate x) * up x): the dense layer's MLP and the shared experts."""
+    """down(silu(gate x) * up x): the dense layer's MLP and the shared experts.
+
+    compute: how silu(gate x) * up x is done where a kernel does it; None = plain torch.
+    """
 
     def __init__(self, hidden_size: int, intermediate_size: int) -> None:
         super().__init__()
         self.gate_proj = Linear(hidden_size, intermediate_size)
         self.up_proj = Linear(hidden_size, intermediate_size)
         self.down_proj = Linear(intermediate_size, hidden_size)
+        self.compute: Callable[[Tensor], Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.compute is not None:
+            return self.down_proj(self.compute(x))
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))

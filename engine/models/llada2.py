@@ -7,6 +7,7 @@ loader's. Parameter names mirror the checkpoint's, but for the experts, which ar
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -20,37 +21,44 @@ from engine.models.experts import (
     block_pool_choice,
     group_limited_choice,
 )
-from engine.models.layers import Attend, Linear, RMSNorm, apply_rotary, rotary_tables
+from engine.models.layers import Attend, Delta, Heads, Linear, RMSNorm, rotary_tables
 from engine.models.llada2_spec import LLaDA2Spec
+
+
+def _qk_norm(spec: LLaDA2Spec) -> RMSNorm | None:
+    return RMSNorm(spec.head_dim, spec.rms_norm_eps) if spec.use_qk_norm else None
 
 
 class Attention(nn.Module):
     def __init__(self, spec: LLaDA2Spec, layer: int) -> None:
         super().__init__()
         self.layer = layer
-        self.num_heads, self.num_kv_heads = spec.num_heads, spec.num_kv_heads
+        self.num_kv_heads = spec.num_kv_heads
         self.head_dim = spec.head_dim
         rows = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
         self.query_key_value = Linear(spec.hidden_size, rows, bias=spec.use_qkv_bias)
         self.dense = Linear(spec.num_heads * spec.head_dim, spec.hidden_size, bias=spec.use_bias)
-        self.use_qk_norm = spec.use_qk_norm
-        if spec.use_qk_norm:
-            self.query_layernorm = RMSNorm(spec.head_dim, spec.rms_norm_eps)
-            self.key_layernorm = RMSNorm(spec.head_dim, spec.rms_norm_eps)
+        self.query_layernorm = _qk_norm(spec)
+        self.key_layernorm = _qk_norm(spec)
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        batch, length, _ = x.shape
-        heads = self.query_key_value(x).view(batch, length, -1, self.head_dim)
-        q, k, v = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=2)
-        if self.use_qk_norm:
-            q, k = self.query_layernorm(q), self.key_layernorm(k)
-        q, k = apply_rotary(q, *rotary), apply_rotary(k, *rotary)
-        out = attend(self.layer, q, k, v)
-        return self.dense(out.reshape(batch, length, -1))
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, attend: Attend) -> Tensor:
+        heads = Heads(
+            self.query_key_value(x),
+            self.num_kv_heads,
+            self.head_dim,
+            self.query_layernorm,
+            self.key_layernorm,
+            rotary,
+        )
+        out = attend(self.layer, heads)
+        return self.dense(out.reshape(*x.shape[:-1], -1))
 
 
 class SparseMLP(nn.Module):
-    """Routed experts plus the ungated shared expert."""
+    """Routed experts plus the ungated shared expert.
+
+    compute: how the whole of it is done where kernels do it; None = plain torch.
+    """
 
     def __init__(self, spec: LLaDA2Spec) -> None:
         super().__init__()
@@ -81,8 +89,11 @@ class SparseMLP(nn.Module):
             if spec.num_shared_experts
             else None
         )
+        self.compute: Callable[[Tensor], Delta] | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Delta:
+        if self.compute is not None:
+            return self.compute(x)
         rows = x.reshape(-1, x.shape[-1])
         ids, weights = self.gate(rows)
         out = self.experts(rows, ids, weights).view_as(x)
@@ -98,9 +109,18 @@ class DecoderLayer(nn.Module):
         dense = layer < spec.first_k_dense_replace
         self.mlp = GatedMLP(spec.hidden_size, spec.intermediate_size) if dense else SparseMLP(spec)
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        x = x + self.attention(self.input_layernorm(x), rotary, attend)
-        return x + self.mlp(self.post_attention_layernorm(x))
+    def forward(
+        self,
+        x: Tensor,
+        delta: Delta | None,
+        rotary: tuple[Tensor, Tensor] | None,
+        attend: Attend,
+    ) -> tuple[Tensor, Delta]:
+        """The residual stream and what the last sublayer adds to it, in and out: the addition is
+        the next norm's, so that a kernel can do both at once."""
+        x, h = self.input_layernorm.add(x, delta)
+        x, h = self.post_attention_layernorm.add(x, self.attention(h, rotary, attend))
+        return x, self.mlp(h)
 
 
 class LLaDA2(nn.Module):
@@ -131,11 +151,14 @@ class LLaDA2(nn.Module):
         boundary.
         """
         spec = self.spec
-        rotary = rotary_tables(positions, spec.rotary_dim, spec.rope_theta, embeds.dtype)
-        x = embeds
+        rotary = None
+        if not attend.rotates:
+            rotary = rotary_tables(positions, spec.rotary_dim, spec.rope_theta, embeds.dtype)
+        x: Tensor = embeds
+        delta: Delta | None = None
         for layer in self.layers:
-            x = layer(x, rotary, attend)
-        return self.norm(x)
+            x, delta = layer(x, delta, rotary, attend)
+        return self.norm.add(x, delta)[1]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., H] -> float32 [..., V]; position i predicts token i (no shift)."""

@@ -12,23 +12,23 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine.models.layers import masked_attention
+from engine.models.layers import Heads, masked_attention
 
 
 class BlockAttention(Protocol):
-    """Attention that reads lengths on the device: q [B, T, Hq, D] at positions start[b] + t, start
-    int64 [B], against one layer's cache [B, Hkv, capacity, D], whose keys and values of these
-    positions are written. Returns [B, T, Hq, D]."""
+    """Attention that rotates, writes the cache and reads lengths on the device: T queries of every
+    row at positions start[b] + t, start int64 [B], against one layer's cache [B, Hkv, capacity, D],
+    into which the keys and values of these positions are written. Returns [B, T, Hq, D]."""
 
     def __call__(
-        self, q: Tensor, keys: Tensor, values: Tensor, start: Tensor, block_length: int
+        self, heads: Heads, keys: Tensor, values: Tensor, start: Tensor, block_length: int
     ) -> Tensor: ...
 
 
 class KVCache:
     """keys, values [layers, B, Hkv, capacity, D]. capacity is in positions and covers the context
-    plus one block. attention: how queries are answered; None = SDPA under a mask, over as many
-    slots as the host says."""
+    plus one block. attention: how queries are answered where a kernel does it; None = SDPA under a
+    mask, over as many slots as the host says."""
 
     def __init__(
         self,
@@ -72,9 +72,12 @@ class CachedAttend:
         self.positions = positions
         self.bound = bound
         self.block_length = block_length
-        self.start = positions[:, 0].contiguous()
-        self.rows = torch.arange(positions.shape[0], device=positions.device).unsqueeze(1)
-        self.mask = self._mask() if cache.attention is None else None
+        self.rotates = cache.attention is not None
+        if self.rotates:
+            self.start = positions[:, 0].contiguous()
+        else:
+            self.rows = torch.arange(positions.shape[0], device=positions.device).unsqueeze(1)
+            self.mask = self._mask()
 
     def _mask(self) -> Tensor:
         """bool [B, 1, T, bound]."""
@@ -82,12 +85,13 @@ class CachedAttend:
         key_block = torch.arange(self.bound, device=self.positions.device) // length
         return (key_block <= (self.positions // length).unsqueeze(-1)).unsqueeze(1)
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(self, layer: int, heads: Heads) -> Tensor:
         keys, values = self.cache.keys[layer], self.cache.values[layer]
+        if self.cache.attention is not None:
+            return self.cache.attention(heads, keys, values, self.start, self.block_length)
+        q, k, v = heads.split()
         keys[self.rows, :, self.positions] = k
         values[self.rows, :, self.positions] = v
-        if self.cache.attention is not None:
-            return self.cache.attention(q, keys, values, self.start, self.block_length)
         seen_k = keys[:, :, : self.bound].transpose(1, 2)
         seen_v = values[:, :, : self.bound].transpose(1, 2)
         return masked_attention(q, seen_k, seen_v, self.mask)

@@ -25,10 +25,7 @@ from engine.runtime.ring import SLOTS, RecordKernel
 from engine.runtime.rows import Row, StepMark
 from engine.runtime.step import StepProgram
 
-UNTESTED = (
-    "One graph per reply has not been run on a GPU yet, so it is off: "
-    "python run.py generate --graphs tries it."
-)
+ASKED_FOR = "It was asked for."
 
 
 class Runtime(Protocol):
@@ -56,21 +53,23 @@ class LoopChoice:
     reason: str
 
 
-def choose_loop(device: torch.device, graphs: bool = False) -> LoopChoice:
-    """The best runtime the device allows, or the eager one.
+def choose_loop(device: torch.device, wanted: LoopPath | None = None) -> LoopChoice:
+    """The best runtime the device allows.
 
-    graphs: whether captured runtimes and their kernels may be used. They have been checked on a CPU
-    stand-in only, so nobody gets them unasked. Builds the loop's kernels once to be sure of them.
+    wanted: a simpler one, to compare or to look for a fault; one the device does not allow is not
+    taken. Builds the loop's kernels once to be sure of them.
     """
     if device.type != "cuda":
         return LoopChoice(*loop_path(device.type, None, None))
-    if not graphs:
-        return LoopChoice("eager", UNTESTED)
+    if wanted == "eager":
+        return LoopChoice("eager", ASKED_FOR)
     try:
         bindings: tuple[int, ...] | None = bindings_version()
     except ImportError:
         bindings = None
     path, reason = loop_path(device.type, _driver_cuda() if bindings else None, bindings)
+    if wanted == "one graph per step" and path != wanted:
+        return LoopChoice("one graph per step", ASKED_FOR)
     if path == "one graph per reply":
         try:
             torch.cuda.synchronize(device)  # makes the device's context current
@@ -111,15 +110,18 @@ def record_kernel() -> RecordKernel | None:
     return record_in_one_launch
 
 
-def block_attention(device: torch.device, head_dim: int) -> BlockAttention | None:
-    """The attention kernel where it runs: on a GPU, with heads of a power of two of at least 16.
-    None: SDPA under a mask."""
+def block_attention(
+    device: torch.device, head_dim: int, rotary_dim: int, theta: float
+) -> BlockAttention | None:
+    """The attention kernels where they run: on a GPU, with heads and rotated parts of a power of
+    two, heads of at least 16. None: SDPA under a mask."""
     fits = head_dim >= 16 and head_dim & (head_dim - 1) == 0
+    fits = fits and rotary_dim >= 2 and rotary_dim & (rotary_dim - 1) == 0
     if device.type != "cuda" or not fits or not has_triton():
         return None
     from engine.runtime.attention import TritonAttention
 
-    return TritonAttention()
+    return TritonAttention(rotary_dim, theta)
 
 
 def _driver_cuda() -> tuple[int, int]:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import torch
 from small import eager_for, graph_for, outcome, reply, request, small_model
 
+from engine.models.llada2 import LLaDA2
 from engine.runtime.attention import TritonAttention
 from engine.types import DecodeSettings
+
+
+def _attention(model: LLaDA2) -> TritonAttention:
+    return TritonAttention(model.spec.rotary_dim, model.spec.rope_theta)
 
 
 def test_a_reply_is_the_same_with_the_attention_kernel() -> None:
@@ -16,7 +21,7 @@ def test_a_reply_is_the_same_with_the_attention_kernel() -> None:
     wanted_marks = reply(eager_for(model), wanted)
     for make in (eager_for, graph_for):
         runtime = make(model)
-        runtime.pieces.program.cache.attention = TritonAttention()
+        runtime.pieces.program.cache.attention = _attention(model)
         row = request([5, 6, 7] * 9, 20, settings)
         marks = reply(runtime, row)
         assert outcome(row) == outcome(wanted)
@@ -37,7 +42,7 @@ def test_slots_nobody_sees_may_hold_anything_finite() -> None:
     settings = DecodeSettings(threshold=0.6, steps=4)
     clean, dirty = request([5, 6, 7], 20, settings), request([5, 6, 7], 20, settings)
     runtime = eager_for(model)
-    runtime.pieces.program.cache.attention = TritonAttention()
+    runtime.pieces.program.cache.attention = _attention(model)
     reply(runtime, clean)
     cache = runtime.pieces.program.cache
     cache.keys.fill_(1e4)

@@ -7,7 +7,7 @@ import torch
 from pretrain_tiny import LENGTH, packer_of, random_examples, small_config, tiny_model
 
 from engine.models.experts import Experts, group_limited_choice, sum_by_sorting
-from engine.models.layers import MaskAttend, block_causal_mask
+from engine.models.layers import Heads, MaskAttend, block_causal_mask, rotary_tables
 from trainer.moe_train import ALIGN, KINDS, choose_by_rank, grouped_layout
 from trainer.noise import DevicePlan
 from trainer.pretrain_model import ComputePath, TrainingModel, head_losses, select_positions
@@ -99,9 +99,10 @@ def test_the_block_mask_for_flex_attention_is_the_dense_mask() -> None:
     dense = DenseStaircase(1, 32, LENGTH, CPU)
     flex.set(*codes)
     dense.set(*codes)
-    q, k, v = torch.randn(1, 1024, 4, 16), torch.randn(1, 1024, 2, 16), torch.randn(1, 1024, 2, 16)
+    rotary = rotary_tables(torch.arange(1024).unsqueeze(0), 16, 1e4, torch.float32)
+    heads = Heads(torch.randn(1, 1024, 8 * 16), 2, 16, None, None, rotary)
     with torch.no_grad():
-        torch.testing.assert_close(flex(0, q, k, v), dense(0, q, k, v), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(flex(0, heads), dense(0, heads), atol=1e-5, rtol=1e-5)
     tiles = flex.mask.kv_num_blocks + flex.mask.full_kv_num_blocks
     assert 1.0 <= float(tiles.float().mean()) < 8.0
 

@@ -1,0 +1,170 @@
+"""Gives a loaded model its kernels: which module is computed by which, and why some are not.
+
+Knows shapes, dtypes and devices; changes no maths (every kernel has its module's plain torch as
+reference) and no weights, but for the order their bytes lie in. Whatever does not fit keeps plain
+torch, and the report says so. Needs Triton.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from engine.errors import RuntimeFailure
+from engine.kernels.moe import silu_mul
+from engine.kernels.nvfp4 import PackedExperts
+from engine.kernels.rmsnorm import add_rmsnorm
+from engine.kernels.routing import RouteRule
+from engine.models.experts import GatedMLP
+from engine.models.kernel_report import KernelReport
+from engine.models.layers import RMSNorm
+from engine.models.llada2 import LLaDA2, SparseMLP
+from engine.models.llada2_spec import LLaDA2Spec
+from engine.models.mixture import KernelMixture, MixtureKernels, TritonMixture
+
+ONLY_BFLOAT16 = "Kernels compute in bfloat16; other numbers run as plain PyTorch operations."
+SMALLEST_CAPABILITY = (8, 0)  # of the CUDA C++ kernels: bfloat16 tensor cores and async copies
+
+
+def use_kernels(model: LLaDA2, *, interpret: bool = False) -> KernelReport:
+    """Puts kernels behind the modules of a model that is in place on its device.
+
+    interpret: on a CPU through Triton's interpreter, for tests. Packed weights are re-ordered one
+    layer at a time; the checkpoint's order is dropped as it goes.
+    """
+    device, dtype = model.norm.weight.device, model.norm.weight.dtype
+    if not interpret and dtype != torch.bfloat16:
+        return KernelReport(False, "torch", (ONLY_BFLOAT16,))
+    for norm in _residual_norms(model):
+        norm.compute = _add_norm
+    for module in model.modules():
+        if isinstance(module, GatedMLP):
+            _fuse_gate_and_up(module)
+    experts, sentence = _place_mixtures(model, device, dtype, interpret)
+    return KernelReport(True, experts, ("Norms, attention and sums run as kernels.", sentence))
+
+
+def _add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """`RMSNorm.compute` in one launch."""
+    rows = x.reshape(-1, x.shape[-1])
+    normed = torch.empty_like(rows)
+    if delta is None:
+        add_rmsnorm(rows, None, weight, eps, rows, normed)
+        return x, normed.view_as(x)
+    total = torch.empty_like(rows)
+    add_rmsnorm(delta.reshape(rows.shape), rows, weight, eps, total, normed)
+    return total.view_as(x), normed.view_as(x)
+
+
+def _residual_norms(model: LLaDA2) -> Iterator[RMSNorm]:
+    yield model.norm
+    for layer in model.layers:
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            norm = getattr(layer, name)
+            assert isinstance(norm, RMSNorm)
+            yield norm
+
+
+def _fuse_gate_and_up(mlp: GatedMLP) -> None:
+    """One product for both matrices, and silu(gate) * up in one launch. Packed weights and biases
+    keep their own products."""
+    gate, up = mlp.gate_proj, mlp.up_proj
+    if any(p.packed is not None or p.bias is not None or p.compute is not None for p in (gate, up)):
+        return
+    both = torch.cat((gate.weight.detach(), up.weight.detach()))
+    gate.weight = nn.Parameter(both[: gate.weight.shape[0]], requires_grad=False)
+    up.weight = nn.Parameter(both[gate.weight.shape[0] :], requires_grad=False)
+
+    def inner(x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1])
+        out = rows.new_empty(rows.shape[0], both.shape[0] // 2)
+        silu_mul(torch.nn.functional.linear(rows, both), out)
+        return out.view(*x.shape[:-1], -1)
+
+    mlp.compute = inner
+
+
+def _sparse_layers(model: LLaDA2) -> Iterator[SparseMLP]:
+    for layer in model.layers:
+        mlp = getattr(layer, "mlp", None)
+        if isinstance(mlp, SparseMLP):
+            yield mlp
+
+
+def _place_mixtures(
+    model: LLaDA2, device: torch.device, dtype: torch.dtype, interpret: bool
+) -> tuple[Literal["cuda", "triton", "torch"], str]:
+    """How routed experts are multiplied, and a sentence about it."""
+    layers = list(_sparse_layers(model))
+    if not layers:
+        return "torch", "The model has no routed experts."
+    if not all(isinstance(mlp.experts.gate, PackedExperts) for mlp in layers):
+        return "torch", "Experts that are not NVFP4 are multiplied by PyTorch."
+    spec = model.spec
+    rule = _route_rule(spec)
+    hidden, inter = spec.hidden_size, spec.moe_intermediate_size
+    why = "the interpreter runs Triton" if interpret else _why_no_cuda(layers)
+    kernels: MixtureKernels | None = None
+    if not why:
+        kernels, why = _cuda_mixture(rule, hidden, inter)
+    if kernels is not None:
+        name, sentence = "cuda", "NVFP4 experts are expanded inside CUDA kernels."
+    else:
+        kernels, name = TritonMixture(rule, hidden, inter, dtype), "triton"
+        sentence = f"NVFP4 experts are expanded inside Triton kernels: {why}."
+    side = torch.cuda.Stream(device) if device.type == "cuda" else None
+    for mlp in layers:
+        experts = mlp.experts
+        gate, up, down = experts.gate, experts.up, experts.down
+        assert isinstance(gate, PackedExperts)
+        assert isinstance(up, PackedExperts)
+        assert isinstance(down, PackedExperts)
+        weights = kernels.take(gate, up, down)
+        experts.release()
+        del gate, up, down
+        if name == "cuda":
+            mlp.gate.weight.data = mlp.gate.weight.data.to(torch.bfloat16)
+        mlp.compute = KernelMixture(kernels, mlp.gate, weights, mlp.shared_experts, side)
+    return name, sentence
+
+
+def _cuda_mixture(rule: RouteRule, hidden: int, inter: int) -> tuple[MixtureKernels | None, str]:
+    """The CUDA C++ kernels, or None and why they cannot be built for this shape."""
+    from engine.models.cuda_mixture import CudaMixture
+
+    try:
+        return CudaMixture(rule, hidden, inter), ""
+    except ValueError as error:
+        return None, str(error)
+    except RuntimeFailure as failure:
+        return None, failure.message.rstrip(".")
+
+
+def _why_no_cuda(layers: list[SparseMLP]) -> str:
+    """Why the CUDA C++ kernels cannot be used, "" where they can."""
+    if importlib.util.find_spec("cuda.bindings") is None:
+        return "the Python package cuda-bindings is not installed"
+    if torch.cuda.get_device_capability() < SMALLEST_CAPABILITY:
+        return "this GPU has no bfloat16 tensor cores"
+    for mlp in layers:
+        weight = mlp.gate.weight
+        if not torch.equal(weight.to(torch.bfloat16).to(weight.dtype), weight):
+            return "the router's weights have more digits than bfloat16 holds"
+    return ""
+
+
+def _route_rule(spec: LLaDA2Spec) -> RouteRule:
+    return RouteRule(
+        experts=spec.num_experts,
+        top_k=spec.num_experts_per_tok,
+        n_group=1 if spec.expert_capacity else spec.n_group,
+        topk_group=1 if spec.expert_capacity else spec.topk_group,
+        capacity=spec.expert_capacity,
+        block_length=spec.block_length,
+        normalise=spec.norm_topk_prob,
+        scale=spec.routed_scaling_factor,
+    )

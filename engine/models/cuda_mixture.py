@@ -1,0 +1,42 @@
+"""Routing and packed experts by the CUDA C++ kernels: one version of `engine.models.mixture`.
+
+Knows which launches these are and that their weights lie in fragment order. Needs cuda-bindings and
+a GPU; kernels are built when the first object is made.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.kernels.cuda_moe import CudaExperts, CudaRouter, ExpertOptions
+from engine.kernels.fragments import ExpertFragments, pack_experts
+from engine.kernels.nvfp4 import PackedExperts
+from engine.kernels.routing import RouteRule
+from engine.models.experts import Router
+from engine.models.mixture import Workspace, Workspaces
+
+
+class CudaMixture:
+    """CUDA C++ kernels built by NVRTC: bfloat16 activations, weights in fragment order."""
+
+    def __init__(self, rule: RouteRule, hidden: int, inter: int) -> None:
+        self.rule = rule
+        self.experts = CudaExperts(hidden, inter, ExpertOptions())
+        self.dependent = torch.cuda.get_device_capability() >= (9, 0)
+        self._hidden = hidden
+        self._routers: dict[int, CudaRouter] = {}
+        self._spaces = Workspaces(rule, hidden, inter, torch.bfloat16)
+
+    def take(self, gate: PackedExperts, up: PackedExperts, down: PackedExperts) -> ExpertFragments:
+        return pack_experts(gate, up, down)
+
+    def __call__(self, x: Tensor, router: Router, weights: object) -> Workspace:
+        assert isinstance(weights, ExpertFragments)
+        space, tokens = self._spaces.of(x), x.shape[0]
+        if tokens not in self._routers:
+            self._routers[tokens] = CudaRouter(self.rule, self._hidden, tokens)
+        choose = self._routers[tokens]
+        choose(router.weight, router.expert_bias, x, space.routing, self.dependent)
+        self.experts(weights, x, space.routing, space.act, space.by_pair, self.dependent)
+        return space

@@ -1,0 +1,91 @@
+"""A model on its kernels against the same model in plain torch (Triton's interpreter)."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from small import BLOCK, CPU, eager_for, outcome, reply, request, small_model
+
+from engine.kernels.nvfp4 import PackedExperts, quantize
+from engine.loading import place_kernels
+from engine.models.accelerate import use_kernels
+from engine.models.layers import MaskAttend, block_causal_mask
+from engine.models.llada2 import LLaDA2, SparseMLP
+from engine.runtime.attention import TritonAttention
+from engine.types import DecodeSettings
+
+
+def packed_model(decoding: str = "llada2.0") -> LLaDA2:
+    """The small model with its routed experts in NVFP4."""
+    model = small_model(decoding)
+    for layer in model.layers:
+        mlp = layer.mlp
+        if isinstance(mlp, SparseMLP):
+            stacks = []
+            for stack in (mlp.experts.gate, mlp.experts.up, mlp.experts.down):
+                assert isinstance(stack, torch.Tensor)
+                each = [quantize(matrix) for matrix in stack]
+                stacks.append(
+                    PackedExperts(
+                        torch.stack([w.codes for w in each]),
+                        torch.stack([w.scales for w in each]),
+                        torch.stack([w.global_scale for w in each]),
+                    )
+                )
+            mlp.experts.pack(*stacks)
+    return model
+
+
+@pytest.mark.parametrize("decoding", ["llada2.0", "llada2.2"])
+def test_hidden_states_are_the_same_with_kernels(decoding: str) -> None:
+    plain = packed_model(decoding)
+    fast = copy.deepcopy(plain)
+    report = use_kernels(fast, interpret=True)
+    assert (report.used, report.experts) == (True, "triton")
+    ids = torch.randint(0, 60, (2, 3 * BLOCK), generator=torch.Generator().manual_seed(1))
+    positions = torch.arange(3 * BLOCK).expand(2, -1)
+    attend = MaskAttend(block_causal_mask(positions, BLOCK))
+    wanted = plain(plain.embed(ids), positions, attend)
+    found = fast(fast.embed(ids), positions, attend)
+    torch.testing.assert_close(found, wanted, atol=2e-5, rtol=2e-5)
+
+
+def test_a_reply_is_the_same_with_kernels() -> None:
+    plain = packed_model()
+    fast = copy.deepcopy(plain)
+    use_kernels(fast, interpret=True)
+    settings = DecodeSettings(threshold=0.6, steps=4)
+    rows = []
+    for model in (plain, fast):
+        runtime = eager_for(model, exact=False)
+        if model is fast:
+            attention = TritonAttention(model.spec.rotary_dim, model.spec.rope_theta)
+            runtime.pieces.program.cache.attention = attention
+        row = request([5, 6, 7] * 5, 12, settings)
+        reply(runtime, row)
+        rows.append(outcome(row))
+    assert rows[0] == rows[1]
+
+
+def test_packed_weights_are_not_kept_twice() -> None:
+    model = packed_model()
+    use_kernels(model, interpret=True)
+    for layer in model.layers:
+        if isinstance(layer.mlp, SparseMLP):
+            assert not hasattr(layer.mlp.experts, "gate")
+
+
+def test_a_model_in_float32_keeps_plain_torch_and_says_so() -> None:
+    model = packed_model()
+    report = use_kernels(model)
+    assert not report.used
+    assert "bfloat16" in report.sentences[0]
+    assert all(layer.mlp.compute is None for layer in model.layers)
+
+
+def test_a_model_on_the_cpu_has_no_kernels() -> None:
+    model = packed_model()
+    assert model.norm.weight.device == CPU
+    assert not place_kernels(model).used

@@ -417,10 +417,22 @@ def release_memory() -> None:
 def _affordable_context(spec: LLaDA2Spec, placement: Placement) -> int:
     """Positions whose KV fits into `CACHE_SHARE` of what is free now that the weights are
     loaded."""
+    room = int(free_memory(placement.device) * CACHE_SHARE)
+    return max(room // _bytes_per_position(spec, placement), 8 * spec.block_length)
+
+
+def _cache_in_words(spec: LLaDA2Spec, placement: Placement, context: int) -> str:
+    size = _bytes_per_position(spec, placement) * context / 1e9
+    words = f"The KV cache holds {context} positions in {size:.2f} GB"
+    if context + spec.block_length <= spec.max_position_embeddings:
+        words += f", which free memory limits (the model allows {spec.max_position_embeddings})"
+    return words + "."
+
+
+def _bytes_per_position(spec: LLaDA2Spec, placement: Placement) -> int:
+    """Of the KV cache."""
     size = torch.empty(0, dtype=placement.dtype).element_size()
-    per_position = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * size
-    positions = int(free_memory(placement.device) * CACHE_SHARE) // per_position
-    return max(positions, 8 * spec.block_length)
+    return 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * size
 
 
 def _describe(
@@ -430,11 +442,7 @@ def _describe(
     notes = [*checkpoint.notes, f"{placement.reason[0].upper()}{placement.reason[1:]}."]
     notes += placement.kernels.sentences
     notes.append(f"Steps run as {choice.path}. {choice.reason}")
-    if context < spec.max_position_embeddings:
-        notes.append(
-            f"The context is limited to {context} of {spec.max_position_embeddings} positions "
-            "by free memory."
-        )
+    notes.append(_cache_in_words(spec, placement, context))
     return ModelInfo(
         name=checkpoint.name,
         family=checkpoint.family,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +22,7 @@ from engine.kernels.nvfp4 import PackedExperts, PackedWeight
 from engine.models.experts import Experts, Router
 from engine.models.kernel_report import NO_KERNELS, KernelReport
 from engine.models.layers import Linear
-from engine.models.llada2 import LLaDA2, SparseMLP
+from engine.models.llada2 import LLaDA2
 from engine.protocol import ProgressCallback
 from engine.types import LoadProgress
 
@@ -165,6 +164,8 @@ def checkpoint_name(module: str) -> str:
 def _place_all(
     model: LLaDA2, checkpoint: Checkpoint, placement: Placement, progress: _Progress
 ) -> None:
+    """In the model's order, which is the order tensors lie in a file: reading ahead pays."""
+    checkpoint.read_onto(placement.device)
     for name, module in model.named_modules():
         source = checkpoint_name(name)
         if isinstance(module, Linear):
@@ -174,18 +175,12 @@ def _place_all(
             _set(module, "weight", _expanded(checkpoint, source, shape, placement), progress)
         elif isinstance(module, Router):
             _place_router(module, checkpoint, source, placement, progress)
-        elif not isinstance(module, Experts) and hasattr(module, "weight"):
+        elif isinstance(module, Experts):
+            layer = int(name.split(".")[1])
+            _place_experts(module, checkpoint, layer, placement, progress)
+        elif hasattr(module, "weight"):
             weight = checkpoint.dense(f"{source}.weight").to(placement.dtype)
             _set(module, "weight", weight.to(placement.device), progress)
-    for layer, module in _sparse_layers(model):
-        _place_experts(module.experts, checkpoint, layer, placement, progress)
-
-
-def _sparse_layers(model: LLaDA2) -> Iterator[tuple[int, SparseMLP]]:
-    for index, layer in enumerate(model.layers):
-        mlp = getattr(layer, "mlp", None)
-        if isinstance(mlp, SparseMLP):
-            yield index, mlp
 
 
 def _set(module: nn.Module, name: str, value: Tensor, progress: _Progress) -> None:

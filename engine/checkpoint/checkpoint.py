@@ -20,6 +20,7 @@ from engine.checkpoint.family import family_from_config, family_from_tensors
 from engine.checkpoint.folder import JsonObject, ModelFolder, TensorFiles, read_folder
 from engine.checkpoint.inventory import PROJECTIONS, Inventory, StoredMatrix, take_inventory
 from engine.checkpoint.quantisation import check_quantisation
+from engine.checkpoint.staging import StagedReader
 from engine.checkpoint.tensor_file import TensorEntry
 from engine.checkpoint.tokenizer_ids import check_tokenizer, read_tokenizer_ids
 from engine.checkpoint.values import Progress, check_values
@@ -113,6 +114,7 @@ class Checkpoint:
         self.inventory = inventory
         self._files = files
         self._zero = zero_modules
+        self._staged: StagedReader | None = None
 
     @property
     def layout(self) -> Layout:
@@ -135,12 +137,22 @@ class Checkpoint:
             for part in PROJECTIONS
         )
 
+    def read_onto(self, device: torch.device) -> None:
+        """From now on tensors are read onto a GPU, through pinned memory and ahead of time."""
+        if device.type == "cuda" and self._staged is None:
+            index = torch.cuda.current_device() if device.index is None else device.index
+            self._staged = StagedReader(torch.device("cuda", index))
+
     def release(self) -> None:
         """Closes the files. Tensors already read stay valid; nothing more can be read."""
+        if self._staged is not None:
+            self._staged.close()
+            self._staged = None
         self._files.close()
 
     def dense(self, name: str) -> Tensor:
-        """A tensor by its full name, in its stored dtype and in its own memory. KeyError for a name
+        """A tensor by its full name, in its stored dtype and in its own memory, which is the CPU's
+        unless `read_onto` was called, as for all that follows. KeyError for a name
         that is not there.
         """
         return self._read(self._files.entries[name])
@@ -178,14 +190,14 @@ class Checkpoint:
         """
         stack = self.inventory.stacks.get(layer)
         if stack is None:
-            gate, up, down = (self._experts(layer, part) for part in PROJECTIONS)
-            return gate, up, down
+            return self._experts(layer)
         if "gate_up_proj" not in stack:
             gate, up, down = (self._read(stack[part]) for part in PROJECTIONS)
             return gate, up, down
         shapes = self._expert_shapes()
         gate, up = (
-            _empty(shapes[part], _DTYPES[stack["gate_up_proj"].dtype]) for part in PROJECTIONS[:2]
+            self._empty(shapes[part], _DTYPES[stack["gate_up_proj"].dtype])
+            for part in PROJECTIONS[:2]
         )
         self._split_fused(stack["gate_up_proj"], gate, up)
         return gate, up, self._read(stack["down_proj"])
@@ -220,37 +232,45 @@ class Checkpoint:
         up = (count, inter, hidden)
         return {"gate_proj": up, "up_proj": up, "down_proj": (count, hidden, inter)}
 
-    def _experts(self, layer: int, part: str) -> ExpertStack:
+    def _experts(self, layer: int) -> tuple[ExpertStack, ExpertStack, ExpertStack]:
+        """Experts stored one by one. Read expert by expert, as they lie in the file."""
+        gate, up, down = (self._new_stack(layer, part) for part in PROJECTIONS)
+        stacks = dict(zip(PROJECTIONS, (gate, up, down), strict=True))
+        for expert in range(self.spec.num_experts):
+            for part, stack in stacks.items():
+                module = _expert_module(layer, expert, part)
+                stored = self.inventory.matrices[module]
+                if isinstance(stack, PackedExperts):
+                    self._packed_into(module, stored, stack.expert(expert))
+                elif stored.form == "dense":
+                    self._fill(stored.weight, stack[expert])
+                else:
+                    self.linear_into(module, stack[expert])
+        return gate, up, down
+
+    def _new_stack(self, layer: int, part: str) -> ExpertStack:
+        """Memory for one projection of all experts: packed, in their dtype, or float32 where they
+        are stored in different forms."""
         modules = [_expert_module(layer, expert, part) for expert in range(self.spec.num_experts)]
         stored = [self.inventory.matrices[module] for module in modules]
-        shape = self._expert_shapes()[part]
+        count, rows, cols = self._expert_shapes()[part]
         dtypes = {item.weight.dtype for item in stored}
-        if len(dtypes) == 1 and stored[0].form == "dense":
-            out = _empty(shape, _DTYPES[stored[0].weight.dtype])
-            for index, item in enumerate(stored):
-                self._fill(item.weight, out[index])
-            return out
         if dtypes == {"U8"}:
-            count, rows, cols = shape
-            packed = PackedExperts(
-                _empty((count, rows, cols // 2), torch.uint8),
-                _empty((count, rows, cols // 16), torch.float8_e4m3fn),
-                _empty((count,), torch.float32),
+            return PackedExperts(
+                self._empty((count, rows, cols // 2), torch.uint8),
+                self._empty((count, rows, cols // 16), torch.float8_e4m3fn),
+                self._empty((count,), torch.float32),
             )
-            for index, (module, item) in enumerate(zip(modules, stored, strict=True)):
-                self._packed_into(module, item, packed.expert(index))
-            return packed
-        out = _empty(shape, torch.float32)
-        for index, module in enumerate(modules):
-            self.linear_into(module, out[index])
-        return out
+        same = len(dtypes) == 1 and stored[0].form == "dense"
+        dtype = _DTYPES[stored[0].weight.dtype] if same else torch.float32
+        return self._empty((count, rows, cols), dtype)
 
     def _packed(self, module: str, stored: StoredMatrix) -> PackedWeight:
         assert stored.scale is not None
         packed = PackedWeight(
-            _empty(stored.weight.shape, torch.uint8),
-            _empty(stored.scale.shape, torch.float8_e4m3fn),
-            _empty((), torch.float32),
+            self._empty(stored.weight.shape, torch.uint8),
+            self._empty(stored.scale.shape, torch.float8_e4m3fn),
+            self._empty((), torch.float32),
         )
         self._packed_into(module, stored, packed)
         return packed
@@ -275,7 +295,7 @@ class Checkpoint:
             self._fill(entry, up[expert], (2 * expert + 1) * half)
 
     def _read(self, entry: TensorEntry) -> Tensor:
-        out = _empty(entry.shape, _DTYPES[entry.dtype])
+        out = self._empty(entry.shape, _DTYPES[entry.dtype])
         self._copy(entry, out)
         return out
 
@@ -284,21 +304,31 @@ class Checkpoint:
         of 8 MiB.
         """
         dtype = _DTYPES[entry.dtype]
-        if out.dtype == dtype and out.device.type == "cpu":
+        if out.dtype == dtype and out.device == self._device:
             self._copy(entry, out, begin)
             return
         flat = out.detach().view(-1)
         step = (8 << 20) // dtype.itemsize
         for start in range(0, flat.numel(), step):
             stop = min(start + step, flat.numel())
-            piece = _empty((stop - start,), dtype)
+            piece = self._empty((stop - start,), dtype)
             self._copy(entry, piece, begin + start * dtype.itemsize)
             flat[start:stop].copy_(piece)
 
     def _copy(self, entry: TensorEntry, out: Tensor, begin: int = 0) -> None:
-        """Copies raw bytes into a contiguous CPU tensor of the stored dtype."""
-        raw = out.detach().reshape(-1).view(torch.uint8).numpy()
-        self._files.of(entry).read_into(entry, raw, begin)
+        """Copies raw bytes into a contiguous tensor of the stored dtype, made by `_empty`."""
+        raw, file = out.detach().reshape(-1).view(torch.uint8), self._files.of(entry)
+        if self._staged is not None:
+            self._staged.copy(file, entry.start + begin, raw)
+        else:
+            file.read_into(entry, raw.numpy(), begin)
+
+    @property
+    def _device(self) -> torch.device:
+        return torch.device("cpu") if self._staged is None else self._staged.device
+
+    def _empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=self._device)
 
 
 def _check_shape(name: str, shape: tuple[int, ...], out: Tensor) -> None:
@@ -306,10 +336,6 @@ def _check_shape(name: str, shape: tuple[int, ...], out: Tensor) -> None:
         raise ValueError(
             f"{name} needs a contiguous output of shape {shape}, not {tuple(out.shape)}"
         )
-
-
-def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    return torch.empty(shape, dtype=dtype)
 
 
 def _expert_module(layer: int, expert: int, part: str) -> str:

@@ -12,6 +12,7 @@ import json
 import mmap
 import os
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from engine.checkpoint.refusals import (
     refuse,
     unreadable,
 )
+from engine.errors import CheckpointError
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -72,7 +74,8 @@ class TensorFile:
         self.name = path.name
         plain_file_size(path)  # before it is opened, which would wait for a pipe's writer
         try:
-            self._file: BinaryIO = path.open("rb")
+            self._file = path.open("rb")
+            self._seeking = threading.Lock()
         except OSError as error:
             raise unreadable(self.name, error) from error
         try:
@@ -95,6 +98,19 @@ class TensorFile:
         for start in range(first, first + out.size, WINDOW):
             stop = min(start + WINDOW, first + out.size)
             out[start - first : stop - first] = self._window(start, stop)
+
+    def pread(self, out: Bytes, start: int) -> None:
+        """Fills `out` with the file's bytes from `start` on; no page of the file becomes resident.
+        Releases the GIL; may be called from any thread."""
+        view, done = out.data, 0
+        try:
+            while done < len(view):
+                count = self._read_at(view[done:], start + done)
+                if not count:
+                    raise self._shrank(start + done)
+                done += count
+        except OSError as error:
+            raise unreadable(self.name, error) from error
 
     def scan(self, entries: Iterable[TensorEntry]) -> Iterator[tuple[TensorEntry, int, Bytes]]:
         """Yields (tensor, byte offset in it, bytes) in file order, in pieces that never split 16
@@ -121,23 +137,36 @@ class TensorFile:
         """A read-only view of bytes [start, stop). The mapping lives as long as the view (numpy
         holds it).
         """
-        try:
-            now = os.fstat(self._file.fileno()).st_size
-        except ValueError as error:  # closed file
-            raise RuntimeError(f"{self.name} was released") from error
+        now = os.fstat(self._descriptor()).st_size
         if now < stop:  # touching a page behind the end would kill the process
-            raise refuse(
-                "checkpoint.changed",
-                f"{self.name} shrank from {self.size} to {now} bytes while it was being read.",
-                DOWNLOAD_AGAIN,
-                file=self.name,
-            )
+            raise self._shrank(now)
         aligned = start - start % mmap.ALLOCATIONGRANULARITY
         try:
-            mapping = _map(self._file.fileno(), stop - aligned, aligned)
+            mapping = _map(self._descriptor(), stop - aligned, aligned)
         except (OSError, ValueError) as error:
             raise unreadable(self.name, error) from error
         return np.frombuffer(mapping, np.uint8)[start - aligned :]
+
+    def _read_at(self, out: memoryview, start: int) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self._descriptor(), [out], start)
+        with self._seeking:  # Windows has no read that leaves the file's position alone
+            self._file.seek(start)
+            return self._file.readinto(out)
+
+    def _descriptor(self) -> int:
+        try:
+            return self._file.fileno()
+        except ValueError as error:  # closed file
+            raise RuntimeError(f"{self.name} was released") from error
+
+    def _shrank(self, now: int) -> CheckpointError:
+        return refuse(
+            "checkpoint.changed",
+            f"{self.name} shrank from {self.size} to {now} bytes while it was being read.",
+            DOWNLOAD_AGAIN,
+            file=self.name,
+        )
 
 
 def _map(descriptor: int, length: int, offset: int) -> mmap.mmap:

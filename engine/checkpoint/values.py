@@ -6,15 +6,17 @@ side of one. Works on raw bits, so that nothing is converted. Knows nothing of m
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from engine.checkpoint.folder import TensorFiles
 from engine.checkpoint.inventory import Inventory, Role, StoredMatrix
 from engine.checkpoint.refusals import OTHER_CHECKPOINT, refuse
-from engine.checkpoint.tensor_file import Bytes, TensorEntry
+from engine.checkpoint.tensor_file import Bytes, TensorEntry, TensorFile
 from engine.errors import CheckpointError, RuntimeFailure
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
@@ -27,6 +29,8 @@ _FLOAT_BITS = {
 }
 _E4M3_NAN = 0x7F
 _REPORT_EVERY = 64 << 20  # bytes
+JOB_BYTES = 128 << 20
+CHECKERS = min(8, os.cpu_count() or 1)  # numpy gives up the GIL, so threads do help
 
 
 def check_values(
@@ -47,32 +51,78 @@ def check_values(
     skip = {
         f"{module}{end}" for module in zero_modules for end in (".weight_scale", ".weight_scale_2")
     }
-    total = sum(files.entries[name].nbytes for name in inventory.roles)
-    done, reported = 0, 0
-    for name, file in files.files.items():
-        wanted = [
-            entry
-            for entry in file.entries.values()
-            if entry.name in inventory.roles and entry.name not in skip
-        ]
-        for entry, offset, piece in file.scan(wanted):
-            if stop is not None and stop.is_set():
+    jobs = _jobs(files, inventory, skip)
+    tally = _Tally(sum(entry.nbytes for _, entries in jobs for entry in entries), progress)
+    ended = threading.Event()  # a fault in one job ends the others
+
+    def check(file: TensorFile, entries: list[TensorEntry]) -> None:
+        for entry, offset, piece in file.scan(entries):
+            if ended.is_set() or (stop is not None and stop.is_set()):
                 raise RuntimeFailure(
-                    "load.stopped", f"Stopped while checking {name}.", "Load the model again."
+                    "load.stopped", f"Stopped while checking {file.name}.", "Load the model again."
                 )
             _check_piece(entry, inventory.roles[entry.name], offset, piece)
-            done += piece.size
-            if progress is not None and done - reported >= _REPORT_EVERY:
-                progress(done, total)
-                reported = done
-    if progress is not None:
-        progress(total, total)
+            tally.add(piece.size)
+
+    with ThreadPoolExecutor(CHECKERS, thread_name_prefix="check") as pool:
+        futures = [pool.submit(check, file, entries) for file, entries in jobs]
+        faults = []
+        for future in futures:
+            fault = future.exception()
+            if fault is not None:
+                ended.set()
+                faults.append(fault)
+    # A fault that ended the others comes before what they then said.
+    faults.sort(key=lambda fault: getattr(fault, "code", "") == "load.stopped")
+    if faults:
+        raise faults[0]
+    tally.finish()
     return zero_modules
 
 
+def _jobs(
+    files: TensorFiles, inventory: Inventory, skip: set[str]
+) -> list[tuple[TensorFile, list[TensorEntry]]]:
+    """What is to be checked, cut into runs of neighbours of about the same size. Codes are not:
+    every byte is two valid ones, so they are not even read."""
+    jobs: list[tuple[TensorFile, list[TensorEntry]]] = []
+    for file in files.files.values():
+        run, size = list[TensorEntry](), 0
+        for entry in sorted(file.entries.values(), key=lambda item: item.start):
+            role = inventory.roles.get(entry.name)
+            if role is None or role == "codes" or entry.name in skip:
+                continue
+            run.append(entry)
+            size += entry.nbytes
+            if size >= JOB_BYTES:
+                jobs.append((file, run))
+                run, size = [], 0
+        if run:
+            jobs.append((file, run))
+    return jobs
+
+
+class _Tally:
+    """Counts bytes over threads and reports them now and then."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self.total, self.progress = total, progress
+        self._lock = threading.Lock()
+        self._done, self._reported = 0, 0
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self._done += count
+            if self.progress is not None and self._done - self._reported >= _REPORT_EVERY:
+                self._reported = self._done
+                self.progress(self._done, self.total)
+
+    def finish(self) -> None:
+        if self.progress is not None:
+            self.progress(self.total, self.total)
+
+
 def _check_piece(entry: TensorEntry, role: Role, offset: int, piece: Bytes) -> None:
-    if role == "codes":
-        return  # every byte is two valid codes
     if role == "block_scale":
         _check_block_scales(entry, offset, piece)
         return
@@ -127,7 +177,7 @@ def _is_zero_matrix(files: TensorFiles, stored: StoredMatrix) -> bool:
 
 def _read(files: TensorFiles, entry: TensorEntry) -> Bytes:
     out = np.empty(entry.nbytes, np.uint8)
-    files.of(entry).read_into(entry, out)
+    files.of(entry).pread(out, entry.start)  # a mapping for each of many small ones is slow
     return out
 
 

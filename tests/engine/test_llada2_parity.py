@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import CPU, load, runtime_for
+from tiny import DEVICE, load, runtime_for
 
 from engine.decoding.rules import EditingRule, QuotaRule, RuleOptions
 from engine.models.layers import MaskAttend, block_causal_mask
@@ -27,11 +27,11 @@ def model(tiny_folder: Path) -> LLaDA2:
 
 def full_forward(model: LLaDA2, ids: torch.Tensor) -> torch.Tensor:
     """Logits float32 [N, V] of one uncached forward under the block-causal mask."""
-    positions = torch.arange(len(ids)).unsqueeze(0)
+    positions = torch.arange(len(ids), device=DEVICE).unsqueeze(0)
     mask = block_causal_mask(positions, model.spec.block_length)
     with torch.inference_mode():
-        hidden = model(model.embed(ids.unsqueeze(0)), positions, MaskAttend(mask))
-        return model.logits(hidden)[0]
+        hidden = model(model.embed(ids.unsqueeze(0).to(DEVICE)), positions, MaskAttend(mask))
+        return model.logits(hidden)[0].cpu()
 
 
 @pytest.mark.parametrize("case", range(3))
@@ -51,7 +51,8 @@ def test_router_choices_and_weights_match_the_reference(
     layer = json.loads((tiny_folder / "expected" / "logits.json").read_text())["router_layer"]
     mlp = model.layers[layer].mlp
     assert isinstance(mlp, SparseMLP)
-    ids, weights = mlp.gate(expected[f"input{case}.router_input"])
+    found = mlp.gate(expected[f"input{case}.router_input"].to(DEVICE))
+    ids, weights = (part.cpu() for part in found)
     order, wanted_order = ids.argsort(-1), expected[f"input{case}.router_expert_ids"].argsort(-1)
     wanted = expected[f"input{case}.router_expert_ids"].gather(1, wanted_order)
     assert torch.equal(ids.gather(1, order), wanted)
@@ -90,7 +91,7 @@ def run_case(model: LLaDA2, case: dict, *, editing: bool) -> tuple[Row, list[Ste
         stop_inside_block=args["eos_early_stop"],
         stop_after_block=not editing or args["eos_early_stop"],
     )
-    stop_ids = torch.tensor([args["eos_id"]])
+    stop_ids = torch.tensor([args["eos_id"]], device=DEVICE)
     if editing:
         settings = DecodeSettings(
             threshold=args["threshold"],
@@ -170,7 +171,7 @@ def test_decoding_without_a_cache_gives_the_same_ids(model: LLaDA2) -> None:
     """After every block the cached KV equals that of a fresh forward over the final tokens."""
     case = next(c for c in decode_cases("decode_20") if c["name"] == "default_P41")
     args = case["args"]
-    rule = QuotaRule(args["mask_id"], torch.tensor([-1]), RuleOptions())
+    rule = QuotaRule(args["mask_id"], torch.tensor([-1], device=DEVICE), RuleOptions())
     runtime = runtime_for(model, rule)
     row = Row(case["prompt_ids"], 60, DecodeSettings(threshold=0.9), 32, frozenset([-1]))
     runtime.prefill([row])
@@ -178,17 +179,17 @@ def test_decoding_without_a_cache_gives_the_same_ids(model: LLaDA2) -> None:
         pass
     final = [*case["prompt_ids"], *row.ids]
     settled = (len(final) - 1) // 32 * 32  # the last block is never committed
-    reused = runtime.program.cache.keys[:, :, :, :settled].clone()
+    reused = runtime.pieces.program.cache.keys[:, :, :, :settled].clone()
     fresh = runtime_for(model, rule)
     fresh.prefill([Row(final[:settled], 32, row.settings, 32, frozenset([-1]))])
     torch.testing.assert_close(
-        reused, fresh.program.cache.keys[:, :, :, :settled], atol=1e-4, rtol=0
+        reused, fresh.pieces.program.cache.keys[:, :, :, :settled], atol=1e-4, rtol=0
     )
 
 
 def test_rows_of_a_batch_give_the_ids_they_give_alone(model: LLaDA2) -> None:
     cases = [c for c in decode_cases("decode_20") if c["name"].startswith("few_steps")]
-    stop = torch.tensor([500], device=CPU)
+    stop = torch.tensor([500], device=DEVICE)
     rows = {}
     for batch in (1, len(cases)):
         for first in range(0, len(cases), batch):

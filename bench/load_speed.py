@@ -1,0 +1,145 @@
+"""Loading onto a GPU against reading the same file: seconds, GB/s and host memory.
+
+    PYTHONPATH=. python3 -m bench.load_speed [--layers 20] [--folder DIR] [--out DIR]
+
+Writes a synthetic checkpoint of LLaDA2.1-mini's shape (NVFP4 experts), then, in turn and each in a
+fresh process: a sequential read into one buffer as `dd bs=64M` does it, and the engine's own load
+(check every value, place every weight, re-order the experts for their kernels). Cold: the file's
+pages are dropped from the page cache before (where the system lets a program do that). Targets: at
+least 80 % of the read's speed; at most 2 GB of host memory above the process's base.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from bench.load_memory import CONFIG, WARM_UP, PeakSampler, write_checkpoint
+from engine.checkpoint import open_checkpoint
+from engine.loading import Placement, build_model, place_kernels
+
+MINI = CONFIG | {
+    "hidden_size": 2048,
+    "num_hidden_layers": 20,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 5120,
+    "moe_intermediate_size": 512,
+    "num_experts": 256,
+    "vocab_size": 157184,
+    "mask_token_id": 156895,
+    "eos_token_id": 156892,
+    "max_position_embeddings": 32768,
+}
+Row = dict[str, object]
+
+
+def drop_pages(path: Path) -> None:
+    """Asks the system to forget the file's pages."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def read(path: Path) -> float:
+    """Seconds of a sequential read in pieces of 64 MiB."""
+    buffer = bytearray(64 << 20)
+    began = time.perf_counter()
+    with path.open("rb", buffering=0) as file:
+        while file.readinto(buffer):
+            pass
+    return time.perf_counter() - began
+
+
+def load(folder: Path) -> tuple[float, float, float]:
+    """Seconds until values are checked, weights are placed, kernels have their order."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    began = time.perf_counter()
+    checkpoint = open_checkpoint(folder)
+    checked = time.perf_counter()
+    model = build_model(checkpoint, Placement(device, torch.bfloat16, False, "measured"))
+    checkpoint.release()
+    placed = time.perf_counter()
+    place_kernels(model)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return checked - began, placed - checked, time.perf_counter() - placed
+
+
+def child(kind: str, folder: Path) -> None:
+    """One measurement, printed as JSON."""
+    path = folder / "mini" / "model.safetensors"
+    if kind == "read":
+        print(json.dumps({"seconds": read(path)}))
+        return
+    load(folder / "warm-up")  # starts CUDA and builds kernels, which is not loading
+    sampler = PeakSampler()
+    base = sampler.now()
+    sampler.start()
+    check, place, kernels = load(folder / "mini")
+    peak = sampler.finish() - base
+    seconds = check + place + kernels
+    row = {"seconds": seconds, "check": check, "place": place, "kernels": kernels, "peak": peak}
+    print(json.dumps(row))
+
+
+def in_child(kind: str, folder: Path) -> Row:
+    command = [sys.executable, "-m", "bench.load_speed", "--child", kind, "--folder", str(folder)]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, check=True, encoding="utf-8")
+    return json.loads(answer.stdout.splitlines()[-1])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layers", type=int, default=20)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "bench/results")))
+    parser.add_argument("--child", choices=("read", "load"))
+    options = parser.parse_args()
+    if options.child:
+        child(options.child, options.folder)
+        return 0
+    with tempfile.TemporaryDirectory() as temporary:
+        root = options.folder or Path(temporary)
+        if not (root / "mini").exists():
+            write_checkpoint(root / "mini", MINI | {"num_hidden_layers": options.layers}, True)
+            write_checkpoint(root / "warm-up", WARM_UP, True)
+        path = root / "mini" / "model.safetensors"
+        size = path.stat().st_size / 1e9
+        rows: list[Row] = []
+        for cold in (True, False):
+            for _ in range(2):
+                for kind in ("read", "load"):
+                    if cold:
+                        drop_pages(path)
+                    rows.append({"kind": kind, "cold": cold, **in_child(kind, root)})
+    result: Row = {"file GB": round(size, 2), "rows": rows}
+    for cold in (True, False):
+        took = {
+            kind: statistics.median(
+                float(str(r["seconds"])) for r in rows if r["kind"] == kind and r["cold"] == cold
+            )
+            for kind in ("read", "load")
+        }
+        name = "cold" if cold else "cached"
+        result[f"{name}: read GB/s"] = round(size / took["read"], 2)
+        result[f"{name}: load GB/s"] = round(size / took["load"], 2)
+        result[f"{name}: load of read"] = round(took["read"] / took["load"], 3)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "load_speed.json").write_text(json.dumps(result, indent=1))
+    print(json.dumps(result, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

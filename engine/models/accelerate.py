@@ -19,6 +19,7 @@ from engine.kernels.moe import silu_mul
 from engine.kernels.nvfp4 import PackedExperts
 from engine.kernels.rmsnorm import add_rmsnorm
 from engine.kernels.routing import RouteRule
+from engine.kernels.streams import stream
 from engine.models.experts import GatedMLP
 from engine.models.kernel_report import KernelReport
 from engine.models.layers import RMSNorm
@@ -116,7 +117,7 @@ def _place_mixtures(
     else:
         kernels, name = TritonMixture(rule, hidden, inter, dtype), "triton"
         sentence = f"NVFP4 experts are expanded inside Triton kernels: {why}."
-    side = torch.cuda.Stream(device) if device.type == "cuda" else None
+    side = stream(device, "beside") if device.type == "cuda" else None
     for mlp in layers:
         experts = mlp.experts
         gate, up, down = experts.gate, experts.up, experts.down

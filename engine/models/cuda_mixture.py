@@ -6,6 +6,8 @@ a GPU; kernels are built when the first object is made.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -22,7 +24,7 @@ class CudaMixture:
 
     def __init__(self, rule: RouteRule, hidden: int, inter: int) -> None:
         self.rule = rule
-        self.experts = CudaExperts(hidden, inter, ExpertOptions())
+        self.experts = _experts(hidden, inter, torch.cuda.current_device())
         self.dependent = torch.cuda.get_device_capability() >= (9, 0)
         self._hidden = hidden
         self._routers: dict[int, CudaRouter] = {}
@@ -35,8 +37,20 @@ class CudaMixture:
         assert isinstance(weights, ExpertFragments)
         space, tokens = self._spaces.of(x), x.shape[0]
         if tokens not in self._routers:
-            self._routers[tokens] = CudaRouter(self.rule, self._hidden, tokens)
+            device = torch.cuda.current_device()
+            self._routers[tokens] = _router(self.rule, self._hidden, tokens, device)
         choose = self._routers[tokens]
         choose(router.weight, router.expert_bias, x, space.routing, self.dependent)
         self.experts(weights, x, space.routing, space.act, space.by_pair, self.dependent)
         return space
+
+
+# Loaded code stays with the driver until the process ends, so it is loaded once for each shape.
+@lru_cache
+def _experts(hidden: int, inter: int, device: int) -> CudaExperts:
+    return CudaExperts(hidden, inter, ExpertOptions())
+
+
+@lru_cache(maxsize=256)
+def _router(rule: RouteRule, hidden: int, tokens: int, device: int) -> CudaRouter:
+    return CudaRouter(rule, hidden, tokens)

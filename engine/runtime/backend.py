@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from engine.kernels.streams import stream
 from engine.runtime.conditional import (
     DriverCalls,
     GraphCalls,
@@ -82,8 +83,8 @@ class CudaBackend:
 
     def __init__(self, device: torch.device, staging: int) -> None:
         self.device = device
-        self._capturing = torch.cuda.Stream(device)
-        self._reading = torch.cuda.Stream(device)
+        self._capturing = stream(device, "capture")
+        self._reading = stream(device, "read")
         self._pool = torch.cuda.graph_pool_handle()
         self._mailbox = torch.zeros(len(Mailbox), dtype=torch.int64, pin_memory=True)
         self._staging = torch.empty(staging, dtype=torch.int32, pin_memory=True)
@@ -116,10 +117,10 @@ class CudaBackend:
         current.wait_stream(self._capturing)
 
     def launch(self, graph: ReplyGraph) -> Pending:
-        stream = torch.cuda.current_stream(self.device)
-        graph.launch(stream.cuda_stream)
+        current = torch.cuda.current_stream(self.device)
+        graph.launch(current.cuda_stream)
         done = torch.cuda.Event()
-        done.record(stream)
+        done.record(current)
         return _CudaPending(done)
 
     def fetch(self, tensor: Tensor) -> npt.NDArray[np.int32]:

@@ -136,8 +136,12 @@ def canvas(step: StepTaken, mask_id: int) -> list[int]:
     ids=lambda value: value["name"] if isinstance(value, dict) else value,
 )
 def test_decoding_matches_the_reference_step_for_step(model: LLaDA2, name: str, case: dict) -> None:
-    row, steps = run_case(model, case, editing=name == "decode_21")
-    assert len(steps) == len(case["steps"]) == case["forwards"] == row.forwards
+    editing = name == "decode_21"
+    row, steps = run_case(model, case, editing=editing)
+    assert len(steps) == len(case["steps"]) == case["forwards"]
+    # A runtime on a GPU takes a block's last look and the next one's first step in one forward.
+    saved = row.blocks - 1 if DEVICE.type == "cuda" and editing else 0
+    assert case["forwards"] - saved <= row.forwards <= case["forwards"]
     for got, wanted in zip(steps, case["steps"], strict=True):
         start = got.block_start
         assert (start // 32, got.step) == (wanted["block"], wanted["step"])

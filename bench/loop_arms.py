@@ -19,8 +19,8 @@ import torch
 REPO = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPO))
 
+from engine.compose import make_program  # noqa: E402
 from engine.decoding.rules import RuleOptions  # noqa: E402 (the path comes first)
-from engine.engine import make_program  # noqa: E402
 from engine.models.llada2 import LLaDA2  # noqa: E402
 from engine.models.llada2_spec import LLaDA2Spec  # noqa: E402
 from engine.runtime.backend import Backend, CudaBackend  # noqa: E402

@@ -58,10 +58,11 @@ class InspectReport:
     quantisation: str
     groups: tuple[ModuleGroup, ...]
     block_length: int
+    block_rule: str
     decoding: str
     defaults: DecodeSettings
     context: int
-    mask_id: int
+    mask_id: int | None  # None: the canvas is not made of masks
     stop_ids: tuple[int, ...]
     has_tokenizer: bool
     memory: MemoryForecast
@@ -92,25 +93,27 @@ def run(argv: Sequence[str]) -> int:
 def inspect_checkpoint(checkpoint: Checkpoint, *, with_modules: bool = False) -> InspectReport:
     """The report of an open (or released) checkpoint. Looks at this machine's memory."""
     spec = checkpoint.spec
+    experts = spec.table.experts
     modules = None
     if with_modules:
         modules = {name: stored_form(checkpoint, name) for name in checkpoint.inventory.matrices}
     return InspectReport(
         name=checkpoint.name,
         path=str(checkpoint.path),
-        family="LLaDA2",
+        family=checkpoint.title,
         model_type=str(checkpoint.config.get("model_type")),
-        parameters=spec.parameters,
-        expert_layers=len(spec.moe_layers),
-        experts_per_layer=spec.num_experts,
-        experts_per_token=spec.num_experts_per_tok,
-        shared_experts=spec.num_shared_experts,
+        parameters=spec.table.parameters,
+        expert_layers=len(experts.layers) if experts else 0,
+        experts_per_layer=experts.count if experts else 0,
+        experts_per_token=experts.per_token if experts else 0,
+        shared_experts=experts.shared if experts else 0,
         files=checkpoint.files,
         file_bytes=checkpoint.total_bytes,
         layout=checkpoint.layout,
         quantisation=quantisation_words(checkpoint),
         groups=module_groups(checkpoint),
         block_length=spec.block_length,
+        block_rule=spec.block_rule,
         decoding=spec.decoding,
         defaults=spec.defaults,
         context=spec.max_position_embeddings,
@@ -141,8 +144,8 @@ def forecast_memory(checkpoint: Checkpoint) -> MemoryForecast:
         problem = f"{error.message} {error.action}"
         return MemoryForecast(str(device), free, checkpoint.total_bytes, 0, "", problem)
     size = placement.dtype.itemsize
-    weights = spec.parameters * size if placement.expand else checkpoint.total_bytes
-    kv = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * size * KV_POSITIONS
+    weights = spec.table.parameters * size if placement.expand else checkpoint.total_bytes
+    kv = spec.kv_numbers * size * KV_POSITIONS
     return MemoryForecast(str(device), free, weights, kv, f"{placement.reason}. {hardware.reason}")
 
 
@@ -152,19 +155,17 @@ def report_text(r: InspectReport) -> str:
     lines = [
         f"Model       {r.name}",
         f"Family      {r.family} ({r.model_type}), {r.parameters:,} parameters",
-        f"Experts     {r.experts_per_layer} in each of {r.expert_layers} layers,"
-        f" {r.experts_per_token} for a token, and {r.shared_experts} shared",
+        *_expert_lines(r),
         f"Files       {', '.join(r.files)} ({size_text(r.file_bytes)})",
         f"Weights     {r.quantisation}",
         *(
             f"  {g.kind:<17}{g.form:<27}{g.count:>6} x, {size_text(g.stored_bytes):>9}"
             for g in r.groups
         ),
-        f"Block rule  blocks of {r.block_length} tokens on absolute positions; a token sees its own"
-        " block and all before it",
+        f"Block rule  {r.block_rule}",
         f"Decoding    {r.decoding}, {settings_text(r.defaults)}",
         f"Context     {r.context} tokens",
-        f"Token ids   mask {r.mask_id}, stop {stops}",
+        f"Token ids   mask {'none' if r.mask_id is None else r.mask_id}, stop {stops}",
         f"Tokenizer   {'yes' if r.has_tokenizer else 'none, so it cannot read or write text'}",
         *_memory_lines(r.memory),
         *(f"Note        {note}" for note in r.notes),
@@ -172,6 +173,15 @@ def report_text(r: InspectReport) -> str:
     if r.modules is not None:
         lines += [f"  {module}: {form}" for module, form in r.modules.items()]
     return "\n".join(lines)
+
+
+def _expert_lines(r: InspectReport) -> list[str]:
+    if not r.expert_layers:
+        return []
+    return [
+        f"Experts     {r.experts_per_layer} in each of {r.expert_layers} layers,"
+        f" {r.experts_per_token} for a token, and {r.shared_experts} shared"
+    ]
 
 
 def settings_text(defaults: DecodeSettings) -> str:

@@ -23,9 +23,8 @@ import psutil
 import torch
 
 from engine.checkpoint import Checkpoint, open_checkpoint
-from engine.decoding.levenshtein import LevenshteinRule
-from engine.decoding.rules import EditingRule, QuotaRule, Rule, RuleOptions
-from engine.decoding.state import BlockState
+from engine.compose import make_program
+from engine.decoding.rules import RuleOptions
 from engine.errors import RequestError, RuntimeFailure
 from engine.hardware import LoopPath
 from engine.loading import (
@@ -35,19 +34,16 @@ from engine.loading import (
     choose_placement,
     place_kernels,
 )
-from engine.models.llada2 import LLaDA2
-from engine.models.llada2_spec import LLaDA2Spec
+from engine.models.backbone import AnyBackbone
+from engine.models.family import FamilySpec
 from engine.protocol import ProgressCallback
-from engine.runtime.cache import KVCache
 from engine.runtime.choice import (
     LoopChoice,
     Runtime,
-    block_attention,
     choose_loop,
     make_runtime,
 )
 from engine.runtime.rows import Row
-from engine.runtime.step import StepProgram
 from engine.tokenizer import ChatTokenizer
 from engine.types import (
     BlockFinished,
@@ -64,6 +60,7 @@ from engine.types import (
 )
 
 SMALLEST = 1e-6  # of a temperature and of top_p: float32 must hold it, and logits divided by it
+NO_MASK = -1  # `ModelInfo.mask_id` of a model whose canvas is not made of masks
 CACHE_SHARE = 0.25  # of the memory that is free after the weights are in place
 
 
@@ -77,50 +74,18 @@ class BatchReply:
     reason: StopReason
 
 
-def make_rule(spec: LLaDA2Spec, device: torch.device, options: RuleOptions) -> Rule:
-    """The decoding rule a checkpoint asks for."""
-    stop_ids = torch.tensor(spec.stop_ids, dtype=torch.int64, device=device)
-    if spec.decoding == "llada2.0":
-        return QuotaRule(spec.mask_token_id, stop_ids, options)
-    if spec.decoding == "llada2.1":
-        return EditingRule(spec.mask_token_id, stop_ids, options)
-    if spec.delete_token_id is None or spec.split_token_id is None:
-        raise RuntimeFailure(
-            "load.no_edit_tokens",
-            "The checkpoint decodes with block edits, but names no delete and split tokens.",
-            "Add delete_token_id and split_token_id to config.json.",
-        )
-    return LevenshteinRule(
-        spec.mask_token_id, spec.delete_token_id, spec.split_token_id, stop_ids, options
-    )
-
-
-def make_program(
-    model: LLaDA2, batch: int, capacity: int, options: RuleOptions, dtype: torch.dtype
-) -> StepProgram:
-    """The model's step for `batch` rows, with its own state and KV cache of `capacity`
-    positions."""
-    spec, device = model.spec, model.norm.weight.device
-    cache = KVCache(
-        spec.num_layers, batch, spec.num_kv_heads, capacity, spec.head_dim, dtype, device
-    )
-    state = BlockState.allocate(batch, spec.block_length, device)
-    suppressed = spec.mask_token_id if options.suppress_mask else None
-    return StepProgram(model, cache, state, make_rule(spec, device, options), suppressed)
-
-
 class TorchEngine:
     """A model in memory. One reply at a time; call every method from one thread."""
 
     def __init__(
         self,
         checkpoint: Checkpoint,
-        model: LLaDA2,
+        model: AnyBackbone,
         placement: Placement,
         tokenizer: ChatTokenizer,
         loop: LoopPath | None = None,
     ) -> None:
-        self._model: LLaDA2 | None = model
+        self._model: AnyBackbone | None = model
         self._tokenizer = tokenizer
         self._placement = placement
         spec = checkpoint.spec
@@ -217,16 +182,15 @@ class TorchEngine:
         self._runtime = None
         release_memory()
 
-    def _make_runtime(self, model: LLaDA2, batch: int, capacity: int) -> Runtime:
+    def _make_runtime(self, model: AnyBackbone, batch: int, capacity: int) -> Runtime:
         options = RuleOptions()
-        program = make_program(model, batch, capacity, options, self._placement.dtype)
-        if self._placement.kernels.used:
-            spec = model.spec
-            shape = (spec.head_dim, spec.rotary_dim, spec.rope_theta)
-            program.cache.attention = block_attention(self._placement.device, *shape)
+        place = self._placement
+        program = make_program(
+            model, batch, capacity, options, place.dtype, kernels=place.kernels.used
+        )
         return make_runtime(program, options.stop_after_block, self._choice)
 
-    def _for_batches(self, model: LLaDA2, batch: int, capacity: int) -> Runtime:
+    def _for_batches(self, model: AnyBackbone, batch: int, capacity: int) -> Runtime:
         """The runtime of the last batches where it fits, since a captured one is worth keeping."""
         kept = self._batch_runtime
         if kept is not None and kept[0] == batch and kept[1] >= capacity:
@@ -241,7 +205,7 @@ class TorchEngine:
             self._batch_runtime[2].close()
             self._batch_runtime = None
 
-    def _loaded(self) -> tuple[LLaDA2, Runtime]:
+    def _loaded(self) -> tuple[AnyBackbone, Runtime]:
         if self._model is None or self._runtime is None:
             raise RuntimeFailure(
                 "engine.unloaded", "This model has been unloaded.", "Load the model again."
@@ -414,14 +378,14 @@ def release_memory() -> None:
             return
 
 
-def _affordable_context(spec: LLaDA2Spec, placement: Placement) -> int:
+def _affordable_context(spec: FamilySpec, placement: Placement) -> int:
     """Positions whose KV fits into `CACHE_SHARE` of what is free now that the weights are
     loaded."""
     room = int(free_memory(placement.device) * CACHE_SHARE)
     return max(room // _bytes_per_position(spec, placement), 8 * spec.block_length)
 
 
-def _cache_in_words(spec: LLaDA2Spec, placement: Placement, context: int) -> str:
+def _cache_in_words(spec: FamilySpec, placement: Placement, context: int) -> str:
     size = _bytes_per_position(spec, placement) * context / 1e9
     words = f"The KV cache holds {context} positions in {size:.2f} GB"
     if context + spec.block_length <= spec.max_position_embeddings:
@@ -429,10 +393,10 @@ def _cache_in_words(spec: LLaDA2Spec, placement: Placement, context: int) -> str
     return words + "."
 
 
-def _bytes_per_position(spec: LLaDA2Spec, placement: Placement) -> int:
+def _bytes_per_position(spec: FamilySpec, placement: Placement) -> int:
     """Of the KV cache."""
     size = torch.empty(0, dtype=placement.dtype).element_size()
-    return 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * size
+    return spec.kv_numbers * size
 
 
 def _describe(
@@ -447,7 +411,7 @@ def _describe(
         name=checkpoint.name,
         family=checkpoint.family,
         path=str(checkpoint.path),
-        parameters=spec.parameters,
+        parameters=spec.table.parameters,
         quantisation=checkpoint.layout,
         context=context,
         block_length=spec.block_length,
@@ -455,7 +419,7 @@ def _describe(
         device=str(placement.device),
         runtime=f"{choice.path}, {placement.reason}",
         weight_bytes=checkpoint.total_bytes,
-        mask_id=spec.mask_token_id,
+        mask_id=NO_MASK if spec.mask_token_id is None else spec.mask_token_id,
         stop_ids=spec.stop_ids,
         defaults=spec.defaults,
         notes=tuple(notes),

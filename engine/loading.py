@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from engine.checkpoint import Checkpoint
 from engine.checkpoint.refusals import printable
+from engine.compose import parts_of
 from engine.errors import RequestError, RuntimeFailure
 from engine.kernels.nvfp4 import PackedExperts, PackedWeight
+from engine.models.backbone import AnyBackbone
 from engine.models.experts import Experts, Router
 from engine.models.kernel_report import NO_KERNELS, KernelReport
 from engine.models.layers import Linear
-from engine.models.llada2 import LLaDA2
 from engine.protocol import ProgressCallback
 from engine.types import LoadProgress
 
@@ -77,7 +78,7 @@ def choose_placement(
     free_bytes: free memory of the device, None when unknown. dtype: asked for by the caller, None =
     choose. Raises RuntimeFailure `load.out_of_memory` when not even the stored form fits.
     """
-    dense = checkpoint.spec.parameters
+    dense = checkpoint.spec.table.parameters
     room = None if free_bytes is None else int(free_bytes * 0.75)
     if room is not None and checkpoint.total_bytes > room:
         raise RuntimeFailure(
@@ -125,13 +126,13 @@ def build_model(
     placement: Placement,
     report: ProgressCallback | None = None,
     stop: threading.Event | None = None,
-) -> LLaDA2:
+) -> AnyBackbone:
     """Builds the module and puts every weight in place. Raises RuntimeFailure (`load.stopped`,
     `load.out_of_memory`)."""
     with torch.device("meta"):
-        model = LLaDA2(checkpoint.spec)
+        model = parts_of(checkpoint.spec).build(checkpoint.spec)
     size = torch.empty(0, dtype=placement.dtype).element_size()
-    total = checkpoint.spec.parameters * size if placement.expand else checkpoint.total_bytes
+    total = checkpoint.spec.table.parameters * size if placement.expand else checkpoint.total_bytes
     progress = _Progress(total, report, stop)
     try:
         _place_all(model, checkpoint, placement, progress)
@@ -144,7 +145,7 @@ def build_model(
     return model.eval().requires_grad_(False)
 
 
-def place_kernels(model: LLaDA2) -> KernelReport:
+def place_kernels(model: AnyBackbone) -> KernelReport:
     """Gives a model on a GPU its kernels, or says why it has none."""
     if model.norm.weight.device.type != "cuda":
         return NO_KERNELS
@@ -156,18 +157,13 @@ def place_kernels(model: LLaDA2) -> KernelReport:
     return use_kernels(model)
 
 
-def checkpoint_name(module: str) -> str:
-    """Name of a module in the checkpoint: everything but `lm_head` lies under `model.`."""
-    return module if module == "lm_head" else f"model.{module}"
-
-
 def _place_all(
-    model: LLaDA2, checkpoint: Checkpoint, placement: Placement, progress: _Progress
+    model: AnyBackbone, checkpoint: Checkpoint, placement: Placement, progress: _Progress
 ) -> None:
     """In the model's order, which is the order tensors lie in a file: reading ahead pays."""
     checkpoint.read_onto(placement.device)
     for name, module in model.named_modules():
-        source = checkpoint_name(name)
+        source = checkpoint.spec.checkpoint_name(name)
         if isinstance(module, Linear):
             _place_linear(module, checkpoint, source, placement, progress)
         elif isinstance(module, nn.Embedding):
@@ -176,16 +172,28 @@ def _place_all(
         elif isinstance(module, Router):
             _place_router(module, checkpoint, source, placement, progress)
         elif isinstance(module, Experts):
-            layer = int(name.split(".")[1])
+            layer = next(int(part) for part in name.split(".") if part.isdigit())
             _place_experts(module, checkpoint, layer, placement, progress)
-        elif hasattr(module, "weight"):
-            weight = checkpoint.dense(f"{source}.weight").to(placement.dtype)
-            _set(module, "weight", weight.to(placement.device), progress)
+        else:
+            for part, _ in list(module.named_parameters(recurse=False)):
+                _place_vector(module, part, checkpoint, f"{source}.{part}", placement, progress)
 
 
 def _set(module: nn.Module, name: str, value: Tensor, progress: _Progress) -> None:
     setattr(module, name, nn.Parameter(value, requires_grad=False))
     progress.add(value)
+
+
+def _place_vector(
+    module: nn.Module,
+    part: str,
+    checkpoint: Checkpoint,
+    name: str,
+    placement: Placement,
+    progress: _Progress,
+) -> None:
+    value = checkpoint.dense(name).to(placement.dtype)
+    _set(module, part, value.to(placement.device), progress)
 
 
 def _expanded(
@@ -208,6 +216,8 @@ def _place_linear(
     placement: Placement,
     progress: _Progress,
 ) -> None:
+    if module.bias is not None:
+        _place_vector(module, "bias", checkpoint, f"{source}.bias", placement, progress)
     packed = checkpoint.inventory.matrices[source].form != "dense"
     if packed and not placement.expand:
         stored = checkpoint.linear(source)
@@ -231,10 +241,11 @@ def _place_router(
     shape = tuple(module.weight.shape)
     weight = _expanded(checkpoint, source, shape, placement, torch.float32)
     _set(module, "weight", weight, progress)
-    if checkpoint.spec.router_bias:
-        bias = checkpoint.dense(f"{source}.expert_bias").to(torch.float32)
+    name = f"{source}.expert_bias"
+    if name in checkpoint.inventory.tensors:
+        bias = checkpoint.dense(name).to(torch.float32)
     else:
-        bias = torch.zeros(checkpoint.spec.num_experts)
+        bias = torch.zeros(shape[0])
     module.expert_bias = bias.to(placement.device)
     progress.add(bias)
 
@@ -259,13 +270,11 @@ def _place_experts(
         module.pack(*on_device)
         progress.add(*on_device)
         return
-    spec = checkpoint.spec
-    narrow = (spec.num_experts, spec.moe_intermediate_size, spec.hidden_size)
-    wide = (spec.num_experts, spec.hidden_size, spec.moe_intermediate_size)
-    shapes = {"gate": narrow, "up": narrow, "down": wide}
     stacks = {
-        name: torch.empty(shape, dtype=placement.dtype, device=placement.device)
-        for name, shape in shapes.items()
+        part.removesuffix("_proj"): torch.empty(
+            shape, dtype=placement.dtype, device=placement.device
+        )
+        for part, shape in checkpoint.experts.shapes.items()
     }
     checkpoint.expert_stack_into(layer, stacks["gate"], stacks["up"], stacks["down"])
     for name, stack in stacks.items():

@@ -16,16 +16,19 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from engine.checkpoint.device_checks import DeviceChecks
 from engine.checkpoint.family import family_from_config, family_from_tensors
 from engine.checkpoint.folder import JsonObject, ModelFolder, TensorFiles, read_folder
-from engine.checkpoint.inventory import PROJECTIONS, Inventory, StoredMatrix, take_inventory
+from engine.checkpoint.inventory import Inventory, StoredMatrix, take_inventory
 from engine.checkpoint.quantisation import check_quantisation
+from engine.checkpoint.refusals import refuse
+from engine.checkpoint.stacks import Part, gather
 from engine.checkpoint.staging import StagedReader
 from engine.checkpoint.tensor_file import TensorEntry
 from engine.checkpoint.tokenizer_ids import check_tokenizer, read_tokenizer_ids
 from engine.checkpoint.values import Progress, check_values
 from engine.kernels.nvfp4 import PackedExperts, PackedWeight, dequantize_into
-from engine.models.llada2_spec import LLaDA2Spec
+from engine.models.family import PROJECTIONS, ExpertTable, Family, FamilySpec
 
 Layout = Literal["bf16", "modelopt", "compressed-tensors", "mixed"]
 ExpertStack = Tensor | PackedExperts
@@ -44,13 +47,15 @@ def open_checkpoint(
     *,
     progress: Progress | None = None,
     stop: threading.Event | None = None,
+    check_values_now: bool = True,
 ) -> Checkpoint:
     """Opens a model folder and validates everything in it, values included (one pass over the
     files).
 
-    progress(bytes checked, bytes in all) is called about every 64 MiB; `stop` ends the pass with
-    `load.stopped`. Raises CheckpointError (UnsupportedFamilyError for a family that is not built),
-    with file and item set.
+    check_values_now: False leaves the values to `Checkpoint.finish_checks`, for a load onto a GPU,
+    which checks them there. progress(bytes checked, bytes in all) is called about every 64 MiB;
+    `stop` ends the pass with `load.stopped`. Raises CheckpointError (UnsupportedFamilyError for a
+    family that is not built), with file and item set.
     """
     folder = read_folder(path)
     family = family_from_config(folder.config)
@@ -60,7 +65,7 @@ def open_checkpoint(
     files = TensorFiles(folder)
     try:
         family = family_from_tensors(files.entries, family)
-        spec = LLaDA2Spec.from_config(
+        spec = family.read(
             folder.config,
             folder.generation_config,
             folder_name=folder.path.resolve().name,
@@ -70,7 +75,8 @@ def open_checkpoint(
         if ids is not None:
             notes += check_tokenizer(ids, spec)
         inventory = take_inventory(files.entries, tuple(files.files), spec)
-        zero = check_values(files, inventory, progress, stop)
+        now = check_values_now
+        zero = check_values(files, inventory, progress, stop) if now else frozenset[str]()
     except BaseException:
         files.close()
         raise
@@ -84,7 +90,8 @@ def open_checkpoint(
 
 
 class Checkpoint:
-    """A validated folder. Module names are those of models.md 1.3 without `.weight`.
+    """A validated folder. Module names are the checkpoint's own without `.weight`. family, title:
+    key and name of its family.
 
     layout: which NVFP4 layout the packed modules use; "mixed" = both, "bf16" = nothing is packed
     (the dense dtype may also be float16 or float32, see `describe_forms`). total_bytes: size of all
@@ -94,8 +101,8 @@ class Checkpoint:
     def __init__(
         self,
         folder: ModelFolder,
-        family: str,
-        spec: LLaDA2Spec,
+        family: Family,
+        spec: FamilySpec,
         files: TensorFiles,
         inventory: Inventory,
         zero_modules: frozenset[str],
@@ -105,7 +112,8 @@ class Checkpoint:
         self.path: Path = folder.path
         self.config: JsonObject = folder.config
         self.generation_config: JsonObject = folder.generation_config
-        self.family = family
+        self.family = family.key
+        self.title = family.title
         self.spec = spec
         self.files: tuple[str, ...] = tuple(files.files)
         self.total_bytes = files.total_bytes
@@ -115,6 +123,7 @@ class Checkpoint:
         self._files = files
         self._zero = zero_modules
         self._staged: StagedReader | None = None
+        self._checks: DeviceChecks | None = None
 
     @property
     def layout(self) -> Layout:
@@ -131,17 +140,39 @@ class Checkpoint:
     def layer_is_packed(self, layer: int) -> bool:
         """Whether all routed experts of a layer are NVFP4, so that `expert_stack` gives packed
         stacks."""
+        experts = self.experts
         return layer not in self.inventory.stacks and all(
-            self.inventory.matrices[_expert_module(layer, expert, part)].form != "dense"
-            for expert in range(self.spec.num_experts)
+            self.inventory.matrices[experts.module(layer, expert, part)].form != "dense"
+            for expert in range(experts.count)
             for part in PROJECTIONS
         )
+
+    @property
+    def experts(self) -> ExpertTable:
+        """Where the routed experts are. ValueError for a model that has none."""
+        experts = self.spec.table.experts
+        if experts is None:
+            raise ValueError("this model has no routed experts")
+        return experts
 
     def read_onto(self, device: torch.device) -> None:
         """From now on tensors are read onto a GPU, through pinned memory and ahead of time."""
         if device.type == "cuda" and self._staged is None:
             index = torch.cuda.current_device() if device.index is None else device.index
             self._staged = StagedReader(torch.device("cuda", index))
+            self._checks = DeviceChecks(self._staged.device)
+
+    def finish_checks(self, stop: threading.Event | None = None) -> None:
+        """Raises CheckpointError, naming file, tensor and element, if a value read onto a GPU was
+        not one a weight or scale may have. Waits for the device."""
+        if self._checks is None or self._checks.passed():
+            return
+        check_values(self._files, self.inventory, None, stop)
+        raise refuse(
+            "checkpoint.read_error",
+            "Values that arrived on the GPU are not those in the files.",
+            "Load the model again; if this comes back, the disk or the memory may be faulty.",
+        )
 
     def release(self) -> None:
         """Closes the files. Tensors already read stay valid; nothing more can be read."""
@@ -194,7 +225,7 @@ class Checkpoint:
         if "gate_up_proj" not in stack:
             gate, up, down = (self._read(stack[part]) for part in PROJECTIONS)
             return gate, up, down
-        shapes = self._expert_shapes()
+        shapes = self.experts.shapes
         gate, up = (
             self._empty(shapes[part], _DTYPES[stack["gate_up_proj"].dtype])
             for part in PROJECTIONS[:2]
@@ -209,13 +240,13 @@ class Checkpoint:
         Works expert by expert: beside the outputs, memory holds one expert's matrix at a time.
         """
         outs: dict[str, Tensor] = dict(zip(PROJECTIONS, (gate, up, down), strict=True))
-        for part, shape in self._expert_shapes().items():
+        for part, shape in self.experts.shapes.items():
             _check_shape(part, shape, outs[part])
         stack = self.inventory.stacks.get(layer)
         if stack is None:
-            for expert in range(self.spec.num_experts):
+            for expert in range(self.experts.count):
                 for part, out in outs.items():
-                    self.linear_into(_expert_module(layer, expert, part), out[expert])
+                    self.linear_into(self.experts.module(layer, expert, part), out[expert])
         elif "gate_up_proj" in stack:
             self._split_fused(stack["gate_up_proj"], gate, up)
             self._fill(stack["down_proj"], down)
@@ -223,22 +254,17 @@ class Checkpoint:
             for part, out in outs.items():
                 self._fill(stack[part], out)
 
-    def _expert_shapes(self) -> dict[str, tuple[int, int, int]]:
-        count, inter, hidden = (
-            self.spec.num_experts,
-            self.spec.moe_intermediate_size,
-            self.spec.hidden_size,
-        )
-        up = (count, inter, hidden)
-        return {"gate_proj": up, "up_proj": up, "down_proj": (count, hidden, inter)}
-
     def _experts(self, layer: int) -> tuple[ExpertStack, ExpertStack, ExpertStack]:
         """Experts stored one by one. Read expert by expert, as they lie in the file."""
         gate, up, down = (self._new_stack(layer, part) for part in PROJECTIONS)
         stacks = dict(zip(PROJECTIONS, (gate, up, down), strict=True))
-        for expert in range(self.spec.num_experts):
+        packed = {part: s for part, s in stacks.items() if isinstance(s, PackedExperts)}
+        if self._staged is not None and len(packed) == len(stacks) and self._one_form(layer):
+            self._gather_experts(layer, self._staged, packed)
+            return gate, up, down
+        for expert in range(self.experts.count):
             for part, stack in stacks.items():
-                module = _expert_module(layer, expert, part)
+                module = self.experts.module(layer, expert, part)
                 stored = self.inventory.matrices[module]
                 if isinstance(stack, PackedExperts):
                     self._packed_into(module, stored, stack.expert(expert))
@@ -248,12 +274,21 @@ class Checkpoint:
                     self.linear_into(module, stack[expert])
         return gate, up, down
 
+    def _one_form(self, layer: int) -> bool:
+        """Whether a layer's experts are all stored in the same NVFP4 layout."""
+        forms = {
+            self.inventory.matrices[self.experts.module(layer, expert, part)].form
+            for expert in range(self.experts.count)
+            for part in PROJECTIONS
+        }
+        return len(forms) == 1
+
     def _new_stack(self, layer: int, part: str) -> ExpertStack:
         """Memory for one projection of all experts: packed, in their dtype, or float32 where they
         are stored in different forms."""
-        modules = [_expert_module(layer, expert, part) for expert in range(self.spec.num_experts)]
+        modules = [self.experts.module(layer, expert, part) for expert in range(self.experts.count)]
         stored = [self.inventory.matrices[module] for module in modules]
-        count, rows, cols = self._expert_shapes()[part]
+        count, rows, cols = self.experts.shapes[part]
         dtypes = {item.weight.dtype for item in stored}
         if dtypes == {"U8"}:
             return PackedExperts(
@@ -264,6 +299,32 @@ class Checkpoint:
         same = len(dtypes) == 1 and stored[0].form == "dense"
         dtype = _DTYPES[stored[0].weight.dtype] if same else torch.float32
         return self._empty((count, rows, cols), dtype)
+
+    def _gather_experts(
+        self, layer: int, staged: StagedReader, stacks: dict[str, PackedExperts]
+    ) -> None:
+        """A whole layer at once, where every expert is packed."""
+        parts: list[Part] = []
+        for part, stack in stacks.items():
+            stored = [
+                self.inventory.matrices[self.experts.module(layer, expert, part)]
+                for expert in range(self.experts.count)
+            ]
+            scales = [item.scale for item in stored if item.scale is not None]
+            global_scales = [item.global_scale for item in stored if item.global_scale is not None]
+            parts.append(Part([item.weight for item in stored], stack.codes))
+            parts += [Part(scales, stack.scales), Part(global_scales, stack.global_scale)]
+        gather(parts, self._files.of, staged)
+        for part, stack in stacks.items():
+            first = self.experts.module(layer, 0, part)
+            self._finish_packed(self.inventory.matrices[first].form, stack)
+
+    def _finish_packed(self, form: str, out: PackedWeight | PackedExperts) -> None:
+        """What is left to do once a packed matrix, or a stack of one form, has been read."""
+        if self._checks is not None:
+            self._checks.packed(out, zero_allowed=form == "modelopt")
+        if form == "compressed-tensors":  # stored as a divisor
+            out.global_scale.reciprocal_()
 
     def _packed(self, module: str, stored: StoredMatrix) -> PackedWeight:
         assert stored.scale is not None
@@ -285,12 +346,11 @@ class Checkpoint:
             return
         self._copy(stored.scale, out.scales)
         self._copy(stored.global_scale, out.global_scale)
-        if stored.form == "compressed-tensors":  # stored as a divisor
-            out.global_scale.reciprocal_()
+        self._finish_packed(stored.form, out)
 
     def _split_fused(self, entry: TensorEntry, gate: Tensor, up: Tensor) -> None:
-        half = entry.nbytes // self.spec.num_experts // 2
-        for expert in range(self.spec.num_experts):
+        half = entry.nbytes // self.experts.count // 2
+        for expert in range(self.experts.count):
             self._fill(entry, gate[expert], 2 * expert * half)
             self._fill(entry, up[expert], (2 * expert + 1) * half)
 
@@ -320,6 +380,8 @@ class Checkpoint:
         raw, file = out.detach().reshape(-1).view(torch.uint8), self._files.of(entry)
         if self._staged is not None:
             self._staged.copy(file, entry.start + begin, raw)
+            if self._checks is not None and entry.dtype in ("BF16", "F16", "F32"):
+                self._checks.dense(out)
         else:
             file.read_into(entry, raw.numpy(), begin)
 
@@ -336,7 +398,3 @@ def _check_shape(name: str, shape: tuple[int, ...], out: Tensor) -> None:
         raise ValueError(
             f"{name} needs a contiguous output of shape {shape}, not {tuple(out.shape)}"
         )
-
-
-def _expert_module(layer: int, expert: int, part: str) -> str:
-    return f"model.layers.{layer}.mlp.experts.{expert}.{part}"

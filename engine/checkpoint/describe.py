@@ -1,15 +1,15 @@
 """A checkpoint in words and numbers: which kind of module is stored in which form, and how large it
 is.
 
-Knows how people name the parts of the family. Reads nothing from disk.
+What people call a matrix is its family's business (`FamilySpec.kind`). Reads nothing from disk.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from engine.checkpoint.checkpoint import Checkpoint
-from engine.checkpoint.inventory import EMBEDDING
 
 _DTYPE_WORDS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 _PACKED_WORDS = {
@@ -45,13 +45,13 @@ def module_groups(checkpoint: Checkpoint) -> tuple[ModuleGroup, ...]:
     for module, matrix in checkpoint.inventory.matrices.items():
         rows, cols = matrix.weight.shape
         weights = rows * cols * (1 if matrix.form == "dense" else 2)
-        add(_kind(module), stored_form(checkpoint, module), 1, weights, matrix.nbytes)
+        add(_kind(checkpoint, module), stored_form(checkpoint, module), 1, weights, matrix.nbytes)
     for stack in checkpoint.inventory.stacks.values():
         for entry in stack.values():
             weights = entry.shape[0] * entry.shape[1] * entry.shape[2]
             add("routed experts", _DTYPE_WORDS[entry.dtype], entry.shape[0], weights, entry.nbytes)
     for entry in checkpoint.inventory.tensors.values():
-        weights = entry.shape[0]
+        weights = prod(entry.shape)
         add("norms and biases", _DTYPE_WORDS[entry.dtype], 1, weights, entry.nbytes)
     groups = [ModuleGroup(kind, form, *total) for (kind, form), total in sums.items()]
     return tuple(sorted(groups, key=lambda group: -group.stored_bytes))
@@ -83,15 +83,9 @@ def quantisation_words(checkpoint: Checkpoint) -> str:
     return "; ".join([*words, *(f"{form}: {', '.join(by_form[form])}" for form in plain)])
 
 
-def _kind(module: str) -> str:
-    if module == EMBEDDING:
+def _kind(checkpoint: Checkpoint, module: str) -> str:
+    if module == checkpoint.spec.table.embedding:
         return "embedding"
-    if module == "lm_head":
+    if checkpoint.spec.checkpoint_name("lm_head") == module:
         return "head"
-    if ".attention." in module:
-        return "attention"
-    if ".mlp.experts." in module:
-        return "routed experts"
-    if ".mlp.shared_experts." in module:
-        return "shared experts"
-    return "router" if module.endswith(".mlp.gate") else "dense MLP"
+    return checkpoint.spec.kind(module)

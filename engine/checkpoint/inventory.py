@@ -1,9 +1,9 @@
 """Which tensor of the files holds which module, in which form; and the refusal of everything that
 does not fit.
 
-Knows the two public NVFP4 layouts, the expert layouts and the family's expected names and shapes
-(models.md 1.3, 5). Looks at names, dtypes and shapes only, never at values. The form is taken from
-tensor names and dtypes, not from the config's lists.
+Knows the two public NVFP4 layouts (models.md 5) and the expert layouts; a family's names and shapes
+come as its `TensorTable`. Looks at names, dtypes and shapes only, never at values. The form is
+taken from tensor names and dtypes, not from the config's lists.
 """
 
 from __future__ import annotations
@@ -15,23 +15,15 @@ from typing import Literal, NoReturn
 from engine.checkpoint.folder import INDEX
 from engine.checkpoint.refusals import OTHER_CHECKPOINT, refuse
 from engine.checkpoint.tensor_file import TensorEntry
-from engine.models.llada2_spec import (
-    ExpertLayout,
-    LLaDA2Spec,
-    expected_linears,
-    expected_stacks,
-    expected_tensors,
-)
+from engine.models.family import ExpertLayout, FamilySpec, TensorTable
 
 Form = Literal["dense", "modelopt", "compressed-tensors"]
 Role = Literal["float", "codes", "block_scale", "scale_multiply", "scale_divide", "input_scale"]
 
 FLOAT_DTYPES = ("BF16", "F16", "F32")
 NVFP4_BLOCK = 16
-EMBEDDING = "model.word_embeddings"
-PROJECTIONS = ("gate_proj", "up_proj", "down_proj")
 
-# Tensors that checkpoints of the family may carry and that the engine has no use for.
+# Tensors that checkpoints may carry and that the engine has no use for.
 _IGNORED_PARTS = ("v_head", "inv_freq", "rotary_emb", "vision_tower", "embed_vision")
 _IGNORED_ENDS = (".k_scale", ".v_scale", ".q_scale")  # scales of a quantised KV cache; ours is not
 
@@ -70,7 +62,7 @@ class Inventory:
 
 
 def take_inventory(
-    entries: Mapping[str, TensorEntry], files: Sequence[str], spec: LLaDA2Spec
+    entries: Mapping[str, TensorEntry], files: Sequence[str], spec: FamilySpec
 ) -> Inventory:
     """Resolves every expected module and refuses missing, extra, misshapen and mistyped tensors.
 
@@ -81,10 +73,11 @@ def take_inventory(
 
 class _Resolver:
     def __init__(
-        self, entries: Mapping[str, TensorEntry], files: Sequence[str], spec: LLaDA2Spec
+        self, entries: Mapping[str, TensorEntry], files: Sequence[str], spec: FamilySpec
     ) -> None:
         self.entries = entries
         self.spec = spec
+        self.table: TensorTable = spec.table
         self.result = Inventory()
         # The place to look for a tensor that is absent: any file of the set will do when there is
         # one only.
@@ -92,16 +85,20 @@ class _Resolver:
 
     def run(self) -> Inventory:
         self._check_geometry()
-        spec, result = self.spec, self.result
-        for name, shape in expected_tensors(spec).items():
-            if name == f"{EMBEDDING}.weight":
-                result.matrices[EMBEDDING] = self._matrix(EMBEDDING, (shape[0], shape[1]))
+        table, result = self.table, self.result
+        for name, shape in table.tensors.items():
+            if name == f"{table.embedding}.weight":
+                result.matrices[table.embedding] = self._matrix(
+                    table.embedding, (shape[0], shape[1])
+                )
             else:
                 result.tensors[name] = self._float_tensor(name, shape)
-        for layer in spec.moe_layers:
-            self._stacked_experts(layer)
-        for module, shape in expected_linears(spec).items():
-            if not self._is_stacked_expert(module):
+        if table.experts is not None:
+            for layer in table.experts.layers:
+                self._stacked_experts(layer)
+        stacked = self._stacked_modules()
+        for module, shape in table.linears.items():
+            if not module.startswith(stacked):
                 result.matrices[module] = self._matrix(module, shape)
         self._leftovers()
         return result
@@ -112,26 +109,29 @@ class _Resolver:
         After this, layers and experts are numbers that the files bear out, so loops over them are
         bounded.
         """
-        spec = self.spec
-        norm = self.entries.get("model.norm.weight")
+        spec, table = self.spec, self.table
+        norm = self.entries.get(f"{table.final_norm}.weight")
         if norm is not None and len(norm.shape) == 1 and norm.shape[0] != spec.hidden_size:
             _config_says("hidden_size", spec.hidden_size, norm.shape[0])
-        embedding = self._weight(EMBEDDING)
+        embedding = self._weight(table.embedding)
         if embedding.shape[0] != spec.vocab_size:
             _config_says("vocab_size", spec.vocab_size, embedding.shape[0])
-        layers = _layer_count(self.entries)
+        layers = _layer_count(self.entries, table.layers)
         if layers != spec.num_layers:
             _config_says("num_hidden_layers", spec.num_layers, layers)
-        routers = [self._weight(f"model.layers.{layer}.mlp.gate") for layer in spec.moe_layers]
+        experts = table.experts
+        if experts is None:
+            return
+        routers = [self._weight(experts.router_of(layer)) for layer in experts.layers]
         counts = {router.shape[0] for router in routers}
-        if len(counts) == 1 and spec.num_experts not in counts:
-            _config_says("num_experts", spec.num_experts, counts.pop())
+        if len(counts) == 1 and experts.count not in counts:
+            _config_says("num_experts", experts.count, counts.pop())
         for router in routers:
-            if router.shape[0] != spec.num_experts:
+            if router.shape[0] != experts.count:
                 self._wrong(
                     router,
                     "checkpoint.shape",
-                    f"has {router.shape[0]} rows; config.json: num_experts says {spec.num_experts}",
+                    f"has {router.shape[0]} rows; config.json: num_experts says {experts.count}",
                 )
 
     def _weight(self, module: str) -> TensorEntry:
@@ -144,30 +144,33 @@ class _Resolver:
         return entry
 
     def _stacked_experts(self, layer: int) -> None:
-        layout = self._expert_layout(layer)
+        experts = self.table.experts
+        assert experts is not None
+        layout = self._expert_layout(experts.base(layer))
         self.result.expert_layouts[layer] = layout
         if layout == "per_expert":
             return
         stack: dict[str, TensorEntry] = {}
-        for base, shape in expected_stacks(self.spec, layer, layout).items():
+        for base, shape in experts.stacks(layer, layout).items():
             name = base if base in self.entries else f"{base}.weight"
             stack[base.rpartition(".")[2]] = self._float_tensor(name, shape)
         self.result.stacks[layer] = stack
 
-    def _expert_layout(self, layer: int) -> ExpertLayout:
-        base = f"model.layers.{layer}.mlp.experts"
+    def _expert_layout(self, base: str) -> ExpertLayout:
         if self._any_of(f"{base}.gate_up_proj"):
             return "fused"
         return "stacked" if self._any_of(f"{base}.gate_proj") else "per_expert"
 
+    def _stacked_modules(self) -> tuple[str, ...]:
+        """What the names of experts begin with that are in a stack."""
+        experts = self.table.experts
+        if experts is None:
+            return ()
+        return tuple(f"{experts.base(layer)}." for layer in self.result.stacks)
+
     def _any_of(self, base: str) -> bool:
         """Stacks come with or without `.weight`."""
         return base in self.entries or f"{base}.weight" in self.entries
-
-    def _is_stacked_expert(self, module: str) -> bool:
-        if ".mlp.experts." not in module:
-            return False
-        return int(module.split(".", 3)[2]) in self.result.stacks
 
     def _matrix(self, module: str, shape: tuple[int, int]) -> StoredMatrix:
         packed = self.entries.get(f"{module}.weight_packed")
@@ -278,13 +281,13 @@ _GLOBAL_SCALES: dict[Form, tuple[str, Role]] = {
 }
 
 
-def _layer_count(entries: Mapping[str, TensorEntry]) -> int:
+def _layer_count(entries: Mapping[str, TensorEntry], prefix: str) -> int:
     """The number of layers that tensors name."""
     layers = 0
     for name in entries:
-        parts = name.split(".", 3)
-        if parts[:2] == ["model", "layers"] and len(parts) > 3 and _is_index(parts[2]):
-            layers = max(layers, int(parts[2]) + 1)
+        index, dot, _ = name.removeprefix(f"{prefix}.").partition(".")
+        if dot and name.startswith(f"{prefix}.") and _is_index(index):
+            layers = max(layers, int(index) + 1)
     return layers
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from engine.checkpoint.folder import JsonObject, ModelFolder, read_json
 from engine.checkpoint.refusals import DOWNLOAD_AGAIN, printable, refuse
 from engine.errors import CheckpointError
-from engine.models.llada2_spec import MASK_TOKENS, LLaDA2Spec
+from engine.models.family import FamilySpec
+from engine.models.token_fields import MASK_TOKENS
 
 _FIX = "Download tokenizer.json and config.json of one model."
 
@@ -59,7 +60,7 @@ def read_tokenizer_ids(folder: ModelFolder) -> TokenizerIds | None:
     )
 
 
-def check_tokenizer(ids: TokenizerIds, spec: LLaDA2Spec) -> tuple[str, ...]:
+def check_tokenizer(ids: TokenizerIds, spec: FamilySpec) -> tuple[str, ...]:
     """Refuses a tokenizer that disagrees with the config, with both values. Returns notes."""
     if ids.largest >= spec.vocab_size:
         raise refuse(
@@ -70,15 +71,14 @@ def check_tokenizer(ids: TokenizerIds, spec: LLaDA2Spec) -> tuple[str, ...]:
             file="tokenizer.json",
             item="vocab_size",
         )
-    notes = _check_mask(ids, spec)
+    notes = [] if spec.mask_token_id is None else _check_mask(ids, spec.mask_token_id)
     unknown = [str(stop) for stop in spec.stop_ids if stop not in ids.texts]
     if unknown:
         notes.append(f"The tokenizer has no token for the stop id {', '.join(unknown)}.")
     return tuple(notes)
 
 
-def _check_mask(ids: TokenizerIds, spec: LLaDA2Spec) -> list[str]:
-    wanted = spec.mask_token_id
+def _check_mask(ids: TokenizerIds, wanted: int) -> list[str]:
     text, mask = ids.texts.get(wanted), ids.mask()
     named = text is not None and text in ids.added and "mask" in text.lower()
     if ids.stated_mask is None and named:

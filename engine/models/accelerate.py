@@ -20,6 +20,7 @@ from engine.kernels.nvfp4 import PackedExperts
 from engine.kernels.rmsnorm import add_rmsnorm
 from engine.kernels.routing import RouteRule
 from engine.kernels.streams import stream
+from engine.models.backbone import AnyBackbone
 from engine.models.experts import GatedMLP
 from engine.models.kernel_report import KernelReport
 from engine.models.layers import RMSNorm
@@ -28,10 +29,11 @@ from engine.models.llada2_spec import LLaDA2Spec
 from engine.models.mixture import KernelMixture, MixtureKernels, TritonMixture
 
 ONLY_BFLOAT16 = "Kernels compute in bfloat16; other numbers run as plain PyTorch operations."
+_HEAD_NORMS = ("query_layernorm", "key_layernorm", "q_norm", "k_norm")
 SMALLEST_CAPABILITY = (8, 0)  # of the CUDA C++ kernels: bfloat16 tensor cores and async copies
 
 
-def use_kernels(model: LLaDA2, *, interpret: bool = False) -> KernelReport:
+def use_kernels(model: AnyBackbone, *, interpret: bool = False) -> KernelReport:
     """Puts kernels behind the modules of a model that is in place on its device.
 
     interpret: on a CPU through Triton's interpreter, for tests. Packed weights are re-ordered one
@@ -61,13 +63,11 @@ def _add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tu
     return total.view_as(x), normed.view_as(x)
 
 
-def _residual_norms(model: LLaDA2) -> Iterator[RMSNorm]:
-    yield model.norm
-    for layer in model.layers:
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            norm = getattr(layer, name)
-            assert isinstance(norm, RMSNorm)
-            yield norm
+def _residual_norms(model: AnyBackbone) -> Iterator[RMSNorm]:
+    """Every norm but those of heads (`Heads.q_norm`, `k_norm`)."""
+    for name, module in model.named_modules():
+        if isinstance(module, RMSNorm) and not name.endswith(_HEAD_NORMS):
+            yield module
 
 
 def _fuse_gate_and_up(mlp: GatedMLP) -> None:
@@ -89,15 +89,14 @@ def _fuse_gate_and_up(mlp: GatedMLP) -> None:
     mlp.compute = inner
 
 
-def _sparse_layers(model: LLaDA2) -> Iterator[SparseMLP]:
-    for layer in model.layers:
-        mlp = getattr(layer, "mlp", None)
-        if isinstance(mlp, SparseMLP):
-            yield mlp
+def _sparse_layers(model: AnyBackbone) -> Iterator[SparseMLP]:
+    for module in model.modules():
+        if isinstance(module, SparseMLP):
+            yield module
 
 
 def _place_mixtures(
-    model: LLaDA2, device: torch.device, dtype: torch.dtype, interpret: bool
+    model: AnyBackbone, device: torch.device, dtype: torch.dtype, interpret: bool
 ) -> tuple[Literal["cuda", "triton", "torch"], str]:
     """How routed experts are multiplied, and a sentence about it."""
     layers = list(_sparse_layers(model))
@@ -105,6 +104,7 @@ def _place_mixtures(
         return "torch", "The model has no routed experts."
     if not all(isinstance(mlp.experts.gate, PackedExperts) for mlp in layers):
         return "torch", "Experts that are not NVFP4 are multiplied by PyTorch."
+    assert isinstance(model, LLaDA2)
     spec = model.spec
     rule = _route_rule(spec)
     hidden, inter = spec.hidden_size, spec.moe_intermediate_size

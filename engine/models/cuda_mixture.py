@@ -13,9 +13,8 @@ from torch import Tensor
 
 from engine.kernels.cuda_moe import CudaExperts, CudaRouter, ExpertOptions
 from engine.kernels.fragments import ExpertFragments, pack_experts
-from engine.kernels.nvfp4 import PackedExperts
 from engine.kernels.routing import RouteRule
-from engine.models.experts import Router
+from engine.models.experts import Router, Weights
 from engine.models.mixture import Workspace, Workspaces
 
 
@@ -30,7 +29,9 @@ class CudaMixture:
         self._routers: dict[int, CudaRouter] = {}
         self._spaces = Workspaces(rule, hidden, inter, torch.bfloat16)
 
-    def take(self, gate: PackedExperts, up: PackedExperts, down: PackedExperts) -> ExpertFragments:
+    def take(self, gate: Weights, up: Weights, down: Weights) -> ExpertFragments:
+        if isinstance(gate, Tensor) or isinstance(up, Tensor) or isinstance(down, Tensor):
+            raise TypeError("the CUDA kernels read packed experts")
         return pack_experts(gate, up, down)
 
     def __call__(self, x: Tensor, router: Router, weights: object) -> Workspace:

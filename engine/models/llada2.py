@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from engine.models.backbone import Backbone
 from engine.models.experts import (
     Experts,
     GatedMLP,
@@ -123,9 +124,8 @@ class DecoderLayer(nn.Module):
         return x, self.mlp(h)
 
 
-class LLaDA2(nn.Module):
-    """embed -> forward -> logits are separate calls, so that a residual can be added to the
-    embeddings and logits are computed only for the positions that need them."""
+class LLaDA2(Backbone[LLaDA2Spec]):
+    """The whole transformer of a checkpoint."""
 
     def __init__(self, spec: LLaDA2Spec) -> None:
         super().__init__()

@@ -10,14 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from engine.errors import CheckpointError
 from engine.models.config_fields import ConfigFields
+from engine.models.family import ExpertTable, Family, TensorTable
+from engine.models.token_fields import read_mask_id, read_stop_ids
 from engine.types import DecodeSettings
 
 Decoding = Literal["llada2.0", "llada2.1", "llada2.2"]
-ExpertLayout = Literal["per_expert", "stacked", "fused"]
 
 MODEL_TYPES = ("llada2_moe", "llada2_moe_veomni", "llada21_moe")
 
@@ -27,7 +29,6 @@ MODEL_TYPES = ("llada2_moe", "llada2_moe_veomni", "llada21_moe")
 RELEASED_VOCAB = 157184
 RELEASED_MASK, RELEASED_EOS, RELEASED_ROLE_END = 156895, 156892, 156900
 
-MASK_TOKENS = ("<|mask|>", "<|MASK|>", "[MASK]", "<mask>")
 ROLE_END_TOKEN = "<|role_end|>"
 
 # models.md 1.6-1.8. Off is None, and never 0.0.
@@ -181,17 +182,61 @@ class LLaDA2Spec:
         """Rows of the fused projection: all query heads, then all key, then all value heads."""
         return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
 
+    family = "llada2"
+
     @property
     def parameters(self) -> int:
         """Number of weights, embeddings and biases included."""
-        linears = sum(rows * cols for rows, cols in expected_linears(self).values())
-        others = 0
-        for shape in expected_tensors(self).values():
-            count = 1
-            for size in shape:
-                count *= size
-            others += count
-        return linears + others
+        return self.table.parameters
+
+    @property
+    def kv_numbers(self) -> int:
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim
+
+    @property
+    def block_rule(self) -> str:
+        return (
+            f"blocks of {self.block_length} tokens on absolute positions; a token sees its own"
+            " block and all before it"
+        )
+
+    @property
+    def table(self) -> TensorTable:
+        return _table(self)
+
+    def checkpoint_name(self, module: str) -> str:
+        """Everything but `lm_head` lies under `model.`."""
+        return module if module == "lm_head" else f"model.{module}"
+
+    def kind(self, module: str) -> str:
+        if ".attention." in module:
+            return "attention"
+        if ".mlp.experts." in module:
+            return "routed experts"
+        if ".mlp.shared_experts." in module:
+            return "shared experts"
+        return "router" if module.endswith(".mlp.gate") else "dense MLP"
+
+
+@lru_cache(maxsize=8)
+def _table(spec: LLaDA2Spec) -> TensorTable:
+    return TensorTable(
+        linears=expected_linears(spec),
+        tensors=expected_tensors(spec),
+        embedding="model.word_embeddings",
+        final_norm="model.norm",
+        layers="model.layers",
+        experts=ExpertTable(
+            layers=tuple(spec.moe_layers),
+            count=spec.num_experts,
+            hidden=spec.hidden_size,
+            intermediate=spec.moe_intermediate_size,
+            per_token=spec.num_experts_per_tok,
+            shared=spec.num_shared_experts,
+            experts="model.layers.{layer}.mlp.experts",
+            router="model.layers.{layer}.mlp.gate",
+        ),
+    )
 
 
 def expected_linears(spec: LLaDA2Spec) -> dict[str, tuple[int, int]]:
@@ -238,27 +283,6 @@ def expected_tensors(spec: LLaDA2Spec) -> dict[str, tuple[int, ...]]:
         if layer in spec.moe_layers and spec.router_bias:
             tensors[f"{base}.mlp.gate.expert_bias"] = (spec.num_experts,)
     return tensors
-
-
-def expected_stacks(
-    spec: LLaDA2Spec, layer: int, layout: ExpertLayout
-) -> dict[str, tuple[int, int, int]]:
-    """The tensors that hold one layer's routed experts when they are stored as stacks: name ->
-    (experts, out, in).
-
-    "stacked": three tensors `{gate,up,down}_proj` [E, out, in] (training variant of the family).
-    "fused": `gate_up_proj` [E, 2 inter, hidden], gate rows first, and `down_proj`. "per_expert" has
-    no stacks (see `expected_linears`).
-    """
-    base = f"model.layers.{layer}.mlp.experts"
-    count, inter, hidden = spec.num_experts, spec.moe_intermediate_size, spec.hidden_size
-    down = {f"{base}.down_proj": (count, hidden, inter)}
-    if layout == "stacked":
-        shape = (count, inter, hidden)
-        return {f"{base}.gate_proj": shape, f"{base}.up_proj": shape} | down
-    if layout == "fused":
-        return {f"{base}.gate_up_proj": (count, 2 * inter, hidden)} | down
-    return {}
 
 
 def _add_mlp(linears: dict[str, tuple[int, int]], base: str, hidden: int, inter: int) -> None:
@@ -315,46 +339,15 @@ def _rotary_dim(c: ConfigFields, rope: ConfigFields, head_dim: int) -> int:
 def _mask_id(
     c: ConfigFields, g: ConfigFields, tokens: Mapping[str, int], vocab: int, notes: list[str]
 ) -> int:
-    stated = c.optional_id("mask_token_id", vocab)
-    generated = g.optional_id("mask_token_id", vocab)
-    if stated is not None and generated is not None and stated != generated:
-        raise c.refusal(
-            "checkpoint.mask_id_disagrees",
-            "mask_token_id",
-            f"is {stated}, but generation_config.json says {generated}",
-            "Correct the file that is wrong, or download the folder again.",
-        )
-    if stated is not None or generated is not None:
-        return stated if stated is not None else generated  # pyright: ignore[reportReturnType]
-    for text in MASK_TOKENS:
-        if text in tokens:
-            notes.append(f"The mask id {tokens[text]} comes from the tokenizer's token {text}.")
-            return tokens[text]
-    if vocab == RELEASED_VOCAB:
-        notes.append(f"No file names the mask token; {RELEASED_MASK}, as released, is used.")
-        return RELEASED_MASK
-    raise c.refusal(
-        "checkpoint.mask_id_missing",
-        "mask_token_id",
-        "is absent, generation_config.json does not name it, and no tokenizer has a mask token",
-        "Add mask_token_id to config.json.",
-    )
+    released = RELEASED_MASK if vocab == RELEASED_VOCAB else None
+    return read_mask_id(c, g, tokens, vocab, notes, released)
 
 
 def _stop_ids(
     c: ConfigFields, g: ConfigFields, tokens: Mapping[str, int], vocab: int, notes: list[str]
 ) -> tuple[int, ...]:
-    ids = list(g.ids("eos_token_id", vocab) or c.ids("eos_token_id", vocab))
-    if not ids:
-        if vocab != RELEASED_VOCAB:
-            raise c.refusal(
-                "checkpoint.stop_id_missing",
-                "eos_token_id",
-                "is absent, and generation_config.json does not name it either",
-                "Add eos_token_id to config.json.",
-            )
-        ids.append(RELEASED_EOS)
-        notes.append(f"No file names the end token; {RELEASED_EOS}, as released, is used.")
+    released = RELEASED_EOS if vocab == RELEASED_VOCAB else None
+    ids = list(read_stop_ids(c, g, vocab, notes, released))
     role_end = tokens.get(ROLE_END_TOKEN, RELEASED_ROLE_END if vocab == RELEASED_VOCAB else None)
     if role_end is not None and role_end not in ids and role_end < vocab:
         ids.append(role_end)
@@ -451,3 +444,14 @@ def _check_consistency(s: LLaDA2Spec) -> None:
         )
     if not s.expert_capacity and s.n_group > 1 and s.num_experts // s.n_group < 2:
         raise fail("n_group", "leaves fewer than two experts a group; a group's score needs two")
+
+
+FAMILY = Family(
+    key="llada2",
+    title="LLaDA2",
+    model_types=MODEL_TYPES,
+    architectures=("llada2",),
+    telltale="model.word_embeddings",
+    read=LLaDA2Spec.from_config,
+    parts="engine.families.llada2",
+)

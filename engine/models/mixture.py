@@ -16,9 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.kernels.moe import combine, grouped_experts
+from engine.kernels.moe_dense import grouped_dense_experts
 from engine.kernels.nvfp4 import PackedExperts
 from engine.kernels.routing import RouteRule, Routing, make_routing, route
-from engine.models.experts import GatedMLP, Router
+from engine.models.experts import GatedMLP, Router, Weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +43,9 @@ class MixtureKernels(Protocol):
         """x [T, H]; weights: what `take` made of a layer's packed experts."""
         ...
 
-    def take(self, gate: PackedExperts, up: PackedExperts, down: PackedExperts) -> object:
-        """One layer's experts in the form this version reads."""
+    def take(self, gate: Weights, up: Weights, down: Weights) -> object:
+        """One layer's experts in the form this version reads. Raises TypeError for one it does not
+        take."""
         ...
 
 
@@ -69,21 +71,21 @@ class Workspaces:
 
 @dataclass(frozen=True, eq=False)
 class TritonWeights:
-    """One layer's experts in checkpoint order."""
+    """One layer's experts in checkpoint order: all three packed, or all dense [E, out, in]."""
 
-    gate: PackedExperts
-    up: PackedExperts
-    down: PackedExperts
+    gate: Weights
+    up: Weights
+    down: Weights
 
 
 class TritonMixture:
-    """Triton kernels over weights in checkpoint order; any float dtype."""
+    """Triton kernels over weights in checkpoint order, packed or dense; any float dtype."""
 
     def __init__(self, rule: RouteRule, hidden: int, inter: int, dtype: torch.dtype) -> None:
         self.rule = rule
         self._spaces = Workspaces(rule, hidden, inter, dtype)
 
-    def take(self, gate: PackedExperts, up: PackedExperts, down: PackedExperts) -> TritonWeights:
+    def take(self, gate: Weights, up: Weights, down: Weights) -> TritonWeights:
         return TritonWeights(gate, up, down)
 
     def __call__(self, x: Tensor, router: Router, weights: object) -> Workspace:
@@ -91,8 +93,16 @@ class TritonMixture:
         logits = F.linear(x.float(), router.weight.float())
         route(logits, router.expert_bias, self.rule, space.routing)
         assert isinstance(weights, TritonWeights)
-        parts = (weights.gate, weights.up, weights.down)
-        grouped_experts(x, *parts, space.routing, space.act, space.by_pair)
+        gate, up, down = weights.gate, weights.up, weights.down
+        buffers = (space.routing, space.act, space.by_pair)
+        if isinstance(gate, Tensor):
+            assert isinstance(up, Tensor)
+            assert isinstance(down, Tensor)
+            grouped_dense_experts(x, gate, up, down, *buffers)
+        else:
+            assert isinstance(up, PackedExperts)
+            assert isinstance(down, PackedExperts)
+            grouped_experts(x, gate, up, down, *buffers)
         return space
 
 

@@ -15,7 +15,7 @@ from engine.decoding.judge import Judgement, judge
 from engine.decoding.rules import Rule
 from engine.decoding.state import BlockState, RowSettings
 from engine.decoding.steering import SteeringState
-from engine.models.llada2 import LLaDA2
+from engine.models.backbone import AnyBackbone
 from engine.runtime.cache import CachedAttend, KVCache
 
 
@@ -23,7 +23,12 @@ class StepProgram:
     """Model, cache, rule and state of one batch, and the step over them."""
 
     def __init__(
-        self, model: LLaDA2, cache: KVCache, state: BlockState, rule: Rule, suppressed: int | None
+        self,
+        model: AnyBackbone,
+        cache: KVCache,
+        state: BlockState,
+        rule: Rule,
+        suppressed: int | None,
     ) -> None:
         self.model = model
         self.cache = cache

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from host_graph import HostBackend
 
+from engine.compose import make_rule
 from engine.decoding.rules import RuleOptions
 from engine.decoding.state import BlockState
-from engine.engine import make_rule
 from engine.models.llada2 import LLaDA2
 from engine.models.llada2_spec import LLaDA2Spec
 from engine.runtime.cache import KVCache

@@ -17,7 +17,6 @@ from engine.models.llada2_spec import (
     RELEASED_VOCAB,
     LLaDA2Spec,
     expected_linears,
-    expected_stacks,
     expected_tensors,
 )
 
@@ -111,17 +110,18 @@ def test_names_and_shapes_are_those_of_the_release() -> None:
 
 
 def test_stacked_and_fused_experts_have_their_shapes() -> None:
-    spec, base = read(), "model.layers.2.mlp.experts"
-    assert expected_stacks(spec, 2, "stacked") == {
+    experts, base = read().table.experts, "model.layers.2.mlp.experts"
+    assert experts is not None
+    assert experts.stacks(2, "stacked") == {
         f"{base}.gate_proj": (256, 512, 2048),
         f"{base}.up_proj": (256, 512, 2048),
         f"{base}.down_proj": (256, 2048, 512),
     }
-    assert expected_stacks(spec, 2, "fused") == {
+    assert experts.stacks(2, "fused") == {
         f"{base}.gate_up_proj": (256, 1024, 2048),
         f"{base}.down_proj": (256, 2048, 512),
     }
-    assert expected_stacks(spec, 2, "per_expert") == {}
+    assert experts.stacks(2, "per_expert") == {}
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from small import small_model
 
+from engine.compose import make_program
 from engine.decoding.rules import RuleOptions
-from engine.engine import make_program
 from engine.hardware import loop_path
 from engine.runtime.choice import block_attention, choose_loop, make_runtime
 from engine.runtime.eager import EagerRuntime

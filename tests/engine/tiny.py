@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from engine.checkpoint import open_checkpoint
+from engine.compose import make_rule
 from engine.decoding.rules import Rule, RuleOptions
 from engine.decoding.state import BlockState
-from engine.engine import make_rule
 from engine.loading import Placement, build_model
 from engine.models.llada2 import LLaDA2
 from engine.models.llada2_spec import LLaDA2Spec

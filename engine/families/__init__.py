@@ -1,0 +1,1 @@
+"""How the parts of each family are put together: backbone, block rule, sampler, residual."""

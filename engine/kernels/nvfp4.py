@@ -39,8 +39,6 @@ E2M1_VALUES = (
     -4.0,
     -6.0,
 )
-# Between code i and i + 1. A value on a midpoint goes to the even code.
-_MIDPOINTS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,12 +179,14 @@ def encode_e2m1(values: Tensor) -> Tensor:
 
     As in ModelOpt, -0.0 takes code 0, while a negative value that rounds to zero takes code 8.
     """
-    bounds = torch.tensor(_MIDPOINTS, dtype=torch.float32, device=values.device)
+    # The values lie on three grids (steps 0.5, 1 and 2, up to 2, 4 and 6). On each, rounding half
+    # to even is rounding to the even code; outside its range a grid gives a larger code than the
+    # one whose range it is, so that the smallest of the three is right.
     magnitude = values.abs()
-    below = torch.bucketize(magnitude, bounds)  # midpoints go down
-    above = torch.bucketize(magnitude, bounds, right=True)  # midpoints go up
-    code = torch.where(below % 2 == 0, below, above)
-    return (code + 8 * (values < 0)).to(torch.uint8)
+    code = (magnitude * 2).round_()
+    torch.minimum(code, magnitude.round().add_(2), out=code)
+    torch.minimum(code, magnitude.mul_(0.5).round_().add_(4), out=code)
+    return code.clamp_(max=7).to(torch.uint8) + ((values < 0).to(torch.uint8) << 3)
 
 
 def _parts(packed: PackedWeight | PackedExperts) -> tuple[Tensor, Tensor, Tensor]:

@@ -109,6 +109,20 @@ def test_every_value_keeps_its_code_and_midpoints_go_to_the_even_code() -> None:
     assert torch.equal(torch.tensor(E2M1_VALUES)[encode_e2m1(-midpoints).int()], -wanted)
 
 
+def test_values_beside_a_midpoint_go_to_their_own_side() -> None:
+    """The code is made by rounding on three grids; the definition is the nearest value."""
+    midpoints = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
+    below = torch.nextafter(midpoints, torch.tensor(0.0))
+    above = torch.nextafter(midpoints, torch.tensor(9.0))
+    assert encode_e2m1(below).tolist() == [*range(7)]
+    assert encode_e2m1(above).tolist() == [*range(1, 8)]
+    assert encode_e2m1(-above).tolist() == [*range(9, 16)]
+    values = torch.randn(10_000, generator=torch.Generator().manual_seed(6)) * 3
+    distances = (values.unsqueeze(-1) - torch.tensor(E2M1_VALUES)).abs()
+    chosen = distances.gather(1, encode_e2m1(values).long().unsqueeze(-1))
+    assert torch.equal(chosen.squeeze(-1), distances.amin(-1))
+
+
 def test_gaussian_error_is_what_the_format_allows() -> None:
     weight = torch.randn(256, 512, generator=torch.Generator().manual_seed(1))
     error = dequantize(quantize(weight), torch.float32) - weight

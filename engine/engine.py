@@ -32,7 +32,7 @@ from engine.loading import (
     build_model,
     choose_device,
     choose_placement,
-    place_kernels,
+    load_model,
 )
 from engine.models.backbone import AnyBackbone
 from engine.models.family import FamilySpec
@@ -325,13 +325,16 @@ def load_engine(
         if progress is not None:
             progress(LoadProgress(done, total, "Checking the files"))
 
-    checkpoint = open_checkpoint(path, progress=checking, stop=stop)
+    on_gpu = target.type == "cuda"  # which checks values as they arrive, without a second reading
+    checkpoint = open_checkpoint(path, progress=checking, stop=stop, check_values_now=not on_gpu)
     try:
         tokenizer = ChatTokenizer.open(Path(path))
         placement = choose_placement(checkpoint, target, free_memory(target), dtype)
-        model = build_model(checkpoint, placement, progress, stop)
         if kernels:
-            placement = replace(placement, kernels=place_kernels(model))
+            model, report = load_model(checkpoint, placement, progress, stop)
+            placement = replace(placement, kernels=report)
+        else:
+            model = build_model(checkpoint, placement, progress, stop)
         return TorchEngine(checkpoint, model, placement, tokenizer, loop)
     except torch.OutOfMemoryError as error:
         release_memory()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import threading
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -24,14 +25,18 @@ from engine.models.backbone import AnyBackbone
 from engine.models.experts import Experts, Router
 from engine.models.kernel_report import NO_KERNELS, KernelReport
 from engine.models.layers import Linear
+from engine.models.llada2 import SparseMLP
 from engine.protocol import ProgressCallback
 from engine.types import LoadProgress
+
+if TYPE_CHECKING:  # needs Triton
+    from engine.models.accelerate import KernelPlacer
 
 
 @dataclass(frozen=True)
 class Placement:
     """Where and how weights live. expand: NVFP4 weights become dense `dtype` at load, instead of
-    staying packed. kernels: what `place_kernels` did."""
+    staying packed. kernels: what `load_model` gave the model."""
 
     device: torch.device
     dtype: torch.dtype
@@ -127,41 +132,81 @@ def build_model(
     report: ProgressCallback | None = None,
     stop: threading.Event | None = None,
 ) -> AnyBackbone:
-    """Builds the module and puts every weight in place. Raises RuntimeFailure (`load.stopped`,
-    `load.out_of_memory`)."""
+    """Builds the module and puts every weight in place, computed by plain torch. Raises
+    RuntimeFailure (`load.stopped`, `load.out_of_memory`)."""
+    model = _empty_model(checkpoint)
+    _place(model, checkpoint, placement, report, stop, None)
+    checkpoint.finish_checks(stop)
+    return model
+
+
+def _empty_model(checkpoint: Checkpoint) -> AnyBackbone:
     with torch.device("meta"):
-        model = parts_of(checkpoint.spec).build(checkpoint.spec)
+        return parts_of(checkpoint.spec).build(checkpoint.spec)
+
+
+def _place(
+    model: AnyBackbone,
+    checkpoint: Checkpoint,
+    placement: Placement,
+    report: ProgressCallback | None,
+    stop: threading.Event | None,
+    placer: KernelPlacer | None,
+) -> None:
     size = torch.empty(0, dtype=placement.dtype).element_size()
     total = checkpoint.spec.table.parameters * size if placement.expand else checkpoint.total_bytes
     progress = _Progress(total, report, stop)
     try:
-        _place_all(model, checkpoint, placement, progress)
+        _place_all(model, checkpoint, placement, progress, placer)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise RuntimeFailure(
             "load.out_of_memory",
             f"Memory ran out while the model was being loaded onto {placement.device}.",
             "Close other programs, or choose a smaller or more quantised model.",
         ) from error
-    return model.eval().requires_grad_(False)
+    model.eval().requires_grad_(False)
 
 
-def place_kernels(model: AnyBackbone) -> KernelReport:
-    """Gives a model on a GPU its kernels, or says why it has none."""
-    if model.norm.weight.device.type != "cuda":
-        return NO_KERNELS
+def load_model(
+    checkpoint: Checkpoint,
+    placement: Placement,
+    report: ProgressCallback | None = None,
+    stop: threading.Event | None = None,
+) -> tuple[AnyBackbone, KernelReport]:
+    """`build_model`, and on a GPU every layer gets its kernels as soon as it is in place."""
+    model = _empty_model(checkpoint)
+    kernels = NO_KERNELS
+    placer, why = _kernel_placer(model, placement)
+    _place(model, checkpoint, placement, report, stop, placer)
+    if placer is not None:
+        kernels = placer.finish()
+    elif why:
+        kernels = KernelReport(False, "torch", (why,))
+    checkpoint.finish_checks(stop)
+    return model, kernels
+
+
+def _kernel_placer(model: AnyBackbone, placement: Placement) -> tuple[KernelPlacer | None, str]:
+    """None, and why, where no kernel can run; on a CPU that needs no words."""
+    if placement.device.type != "cuda":
+        return None, ""
     if importlib.util.find_spec("triton") is None:
-        sentence = "Triton is not installed: plain PyTorch operations are used, which are slower."
-        return KernelReport(False, "torch", (sentence,))
-    from engine.models.accelerate import use_kernels
+        return None, "Triton is not installed: plain PyTorch operations are used, more slowly."
+    from engine.models.accelerate import KernelPlacer
 
-    return use_kernels(model)
+    return KernelPlacer(model, placement.device, placement.dtype), ""
 
 
 def _place_all(
-    model: AnyBackbone, checkpoint: Checkpoint, placement: Placement, progress: _Progress
+    model: AnyBackbone,
+    checkpoint: Checkpoint,
+    placement: Placement,
+    progress: _Progress,
+    placer: KernelPlacer | None,
 ) -> None:
     """In the model's order, which is the order tensors lie in a file: reading ahead pays."""
-    checkpoint.read_onto(placement.device)
+    if placement.device.type == "cuda":
+        checkpoint.read_onto(placement.device)
     for name, module in model.named_modules():
         source = checkpoint.spec.checkpoint_name(name)
         if isinstance(module, Linear):
@@ -174,6 +219,9 @@ def _place_all(
         elif isinstance(module, Experts):
             layer = next(int(part) for part in name.split(".") if part.isdigit())
             _place_experts(module, checkpoint, layer, placement, progress)
+            owner = model.get_submodule(name.rpartition(".")[0])
+            if placer is not None and isinstance(owner, SparseMLP):
+                placer.mixture(owner)
         else:
             for part, _ in list(module.named_parameters(recurse=False)):
                 _place_vector(module, part, checkpoint, f"{source}.{part}", placement, progress)

@@ -156,11 +156,12 @@ class Checkpoint:
         return experts
 
     def read_onto(self, device: torch.device) -> None:
-        """From now on tensors are read onto a GPU, through pinned memory and ahead of time."""
-        if device.type == "cuda" and self._staged is None:
-            index = torch.cuda.current_device() if device.index is None else device.index
-            self._staged = StagedReader(torch.device("cuda", index))
-            self._checks = DeviceChecks(self._staged.device)
+        """From now on tensors are read onto a device (a GPU), through staging buffers and ahead of
+        time, and their values are checked there (see `finish_checks`)."""
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
+        self._staged = StagedReader(device)
+        self._checks = DeviceChecks(device)
 
     def finish_checks(self, stop: threading.Event | None = None) -> None:
         """Raises CheckpointError, naming file, tensor and element, if a value read onto a GPU was

@@ -36,19 +36,85 @@ SMALLEST_CAPABILITY = (8, 0)  # of the CUDA C++ kernels: bfloat16 tensor cores a
 def use_kernels(model: AnyBackbone, *, interpret: bool = False) -> KernelReport:
     """Puts kernels behind the modules of a model that is in place on its device.
 
-    interpret: on a CPU through Triton's interpreter, for tests. Packed weights are re-ordered one
-    layer at a time; the checkpoint's order is dropped as it goes.
+    interpret: on a CPU through Triton's interpreter, for tests.
     """
-    device, dtype = model.norm.weight.device, model.norm.weight.dtype
-    if not interpret and dtype != torch.bfloat16:
-        return KernelReport(False, "torch", (ONLY_BFLOAT16,))
-    for norm in _residual_norms(model):
-        norm.compute = _add_norm
+    placer = KernelPlacer(model, model.norm.weight.device, model.norm.weight.dtype, interpret)
     for module in model.modules():
-        if isinstance(module, GatedMLP):
-            _fuse_gate_and_up(module)
-    experts, sentence = _place_mixtures(model, device, dtype, interpret)
-    return KernelReport(True, experts, ("Norms, attention and sums run as kernels.", sentence))
+        if isinstance(module, SparseMLP):
+            placer.mixture(module)
+    return placer.finish()
+
+
+class KernelPlacer:
+    """Gives a model its kernels while it is being loaded: routed experts layer by layer as soon as
+    they are in place (so that re-ordering them overlaps reading the next), the rest at the end."""
+
+    def __init__(
+        self, model: AnyBackbone, device: torch.device, dtype: torch.dtype, interpret: bool = False
+    ) -> None:
+        self.model, self.device, self.dtype, self.interpret = model, device, dtype, interpret
+        self.wanted = interpret or dtype == torch.bfloat16
+        self._portable: MixtureKernels | None = None
+        self._cuda: MixtureKernels | None = None
+        self._why = "the interpreter runs Triton" if interpret else ""
+        self._placed: list[Literal["cuda", "triton", "dense"]] = []
+
+    def mixture(self, mlp: SparseMLP) -> None:
+        """One layer whose router and routed experts are in place. Packed weights are re-ordered;
+        the checkpoint's order is dropped. The shared expert may come later."""
+        if not self.wanted:
+            return
+        experts = mlp.experts
+        parts = (experts.gate, experts.up, experts.down)
+        packed = all(isinstance(part, PackedExperts) for part in parts)
+        kernels = self._cuda_kernels(mlp) if packed else None
+        self._placed.append("dense" if not packed else "triton" if kernels is None else "cuda")
+        if kernels is None:
+            kernels = self._portable = self._portable or TritonMixture(*self._shape(), self.dtype)
+        else:
+            mlp.gate.weight.data = mlp.gate.weight.data.to(torch.bfloat16)
+        weights = kernels.take(*parts)
+        experts.release()
+        side = stream(self.device, "beside") if self.device.type == "cuda" else None
+        mlp.compute = KernelMixture(kernels, mlp.gate, weights, mlp.shared_experts, side)
+
+    def finish(self) -> KernelReport:
+        """Everything else. Every weight is in place now."""
+        if not self.wanted:
+            return KernelReport(False, "torch", (ONLY_BFLOAT16,))
+        for norm in _residual_norms(self.model):
+            norm.compute = _add_norm
+        for module in self.model.modules():
+            if isinstance(module, GatedMLP):
+                _fuse_gate_and_up(module)
+        sentences = ["Norms, attention and sums run as kernels."]
+        placed = self._placed
+        if "cuda" in placed:
+            sentences.append("NVFP4 experts are expanded inside CUDA kernels.")
+        if "triton" in placed:
+            count = "" if "cuda" not in placed else f" ({placed.count('triton')} layers)"
+            sentences.append(
+                f"NVFP4 experts are expanded inside Triton kernels{count}: {self._why}."
+            )
+        if "dense" in placed:
+            sentences.append("Experts in bfloat16 are multiplied by Triton kernels.")
+        how = "cuda" if "cuda" in placed else "triton" if placed else "torch"
+        return KernelReport(True, how, tuple(sentences))
+
+    def _cuda_kernels(self, mlp: SparseMLP) -> MixtureKernels | None:
+        """The CUDA C++ kernels, or None and `_why` they cannot be used for this layer."""
+        if self.interpret:
+            return None
+        why = _why_no_cuda(mlp)
+        if not why and self._cuda is None:
+            self._cuda, why = _cuda_mixture(*self._shape())
+        self._why = why or self._why
+        return None if why else self._cuda
+
+    def _shape(self) -> tuple[RouteRule, int, int]:
+        assert isinstance(self.model, LLaDA2)
+        spec = self.model.spec
+        return _route_rule(spec), spec.hidden_size, spec.moe_intermediate_size
 
 
 def _add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -89,50 +155,6 @@ def _fuse_gate_and_up(mlp: GatedMLP) -> None:
     mlp.compute = inner
 
 
-def _sparse_layers(model: AnyBackbone) -> Iterator[SparseMLP]:
-    for module in model.modules():
-        if isinstance(module, SparseMLP):
-            yield module
-
-
-def _place_mixtures(
-    model: AnyBackbone, device: torch.device, dtype: torch.dtype, interpret: bool
-) -> tuple[Literal["cuda", "triton", "torch"], str]:
-    """How routed experts are multiplied, and a sentence about it."""
-    layers = list(_sparse_layers(model))
-    if not layers:
-        return "torch", "The model has no routed experts."
-    if not all(isinstance(mlp.experts.gate, PackedExperts) for mlp in layers):
-        return "torch", "Experts that are not NVFP4 are multiplied by PyTorch."
-    assert isinstance(model, LLaDA2)
-    spec = model.spec
-    rule = _route_rule(spec)
-    hidden, inter = spec.hidden_size, spec.moe_intermediate_size
-    why = "the interpreter runs Triton" if interpret else _why_no_cuda(layers)
-    kernels: MixtureKernels | None = None
-    if not why:
-        kernels, why = _cuda_mixture(rule, hidden, inter)
-    if kernels is not None:
-        name, sentence = "cuda", "NVFP4 experts are expanded inside CUDA kernels."
-    else:
-        kernels, name = TritonMixture(rule, hidden, inter, dtype), "triton"
-        sentence = f"NVFP4 experts are expanded inside Triton kernels: {why}."
-    side = stream(device, "beside") if device.type == "cuda" else None
-    for mlp in layers:
-        experts = mlp.experts
-        gate, up, down = experts.gate, experts.up, experts.down
-        assert isinstance(gate, PackedExperts)
-        assert isinstance(up, PackedExperts)
-        assert isinstance(down, PackedExperts)
-        weights = kernels.take(gate, up, down)
-        experts.release()
-        del gate, up, down
-        if name == "cuda":
-            mlp.gate.weight.data = mlp.gate.weight.data.to(torch.bfloat16)
-        mlp.compute = KernelMixture(kernels, mlp.gate, weights, mlp.shared_experts, side)
-    return name, sentence
-
-
 def _cuda_mixture(rule: RouteRule, hidden: int, inter: int) -> tuple[MixtureKernels | None, str]:
     """The CUDA C++ kernels, or None and why they cannot be built for this shape."""
     from engine.models.cuda_mixture import CudaMixture
@@ -145,16 +167,15 @@ def _cuda_mixture(rule: RouteRule, hidden: int, inter: int) -> tuple[MixtureKern
         return None, failure.message.rstrip(".")
 
 
-def _why_no_cuda(layers: list[SparseMLP]) -> str:
-    """Why the CUDA C++ kernels cannot be used, "" where they can."""
+def _why_no_cuda(mlp: SparseMLP) -> str:
+    """Why the CUDA C++ kernels cannot be used for a layer, "" where they can."""
     if importlib.util.find_spec("cuda.bindings") is None:
         return "the Python package cuda-bindings is not installed"
     if torch.cuda.get_device_capability() < SMALLEST_CAPABILITY:
         return "this GPU has no bfloat16 tensor cores"
-    for mlp in layers:
-        weight = mlp.gate.weight
-        if not torch.equal(weight.to(torch.bfloat16).to(weight.dtype), weight):
-            return "the router's weights have more digits than bfloat16 holds"
+    weight = mlp.gate.weight
+    if not torch.equal(weight.to(torch.bfloat16).to(weight.dtype), weight):
+        return "the router's weights have more digits than bfloat16 holds"
     return ""
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 from small import BLOCK, CPU, eager_for, outcome, reply, request, small_model
 
+from engine.checkpoint import open_checkpoint
 from engine.kernels.nvfp4 import PackedExperts, quantize
-from engine.loading import place_kernels
+from engine.loading import Placement, load_model
 from engine.models.accelerate import use_kernels
 from engine.models.layers import MaskAttend, block_causal_mask
 from engine.models.llada2 import LLaDA2, SparseMLP
@@ -85,7 +87,22 @@ def test_a_model_in_float32_keeps_plain_torch_and_says_so() -> None:
     assert all(layer.mlp.compute is None for layer in model.layers)
 
 
-def test_a_model_on_the_cpu_has_no_kernels() -> None:
-    model = packed_model()
-    assert model.norm.weight.device == CPU
-    assert not place_kernels(model).used
+def test_a_model_on_the_cpu_has_no_kernels(tiny_folder: Path) -> None:
+    checkpoint = open_checkpoint(tiny_folder)
+    model, report = load_model(checkpoint, Placement(CPU, torch.float32, True, "test"))
+    checkpoint.release()
+    assert not report.used
+    assert all(layer.mlp.compute is None for layer in model.layers)
+
+
+def test_dense_experts_run_in_grouped_products() -> None:
+    plain = small_model()
+    fast = copy.deepcopy(plain)
+    report = use_kernels(fast, interpret=True)
+    assert "bfloat16" in " ".join(report.sentences)
+    ids = torch.arange(2 * BLOCK).unsqueeze(0)
+    positions = torch.arange(2 * BLOCK).unsqueeze(0)
+    attend = MaskAttend(block_causal_mask(positions, BLOCK))
+    wanted = plain(plain.embed(ids), positions, attend)
+    found = fast(fast.embed(ids), positions, attend)
+    torch.testing.assert_close(found, wanted, atol=2e-5, rtol=2e-5)

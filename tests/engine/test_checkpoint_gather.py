@@ -11,11 +11,12 @@ import pytest
 import torch
 from small import CPU
 
-from engine.checkpoint import stacks
+from engine.checkpoint import open_checkpoint, stacks
 from engine.checkpoint.device_checks import DeviceChecks
 from engine.checkpoint.stacks import Part, gather
 from engine.checkpoint.staging import StagedReader
 from engine.checkpoint.tensor_file import TensorEntry, TensorFile
+from engine.errors import CheckpointError
 from engine.kernels.nvfp4 import PackedExperts, dequantize, quantize
 
 Written = dict[str, torch.Tensor]
@@ -78,6 +79,53 @@ def test_any_order_in_the_files_gives_the_same_stacks(
     for kind, out in outs.items():
         for expert in range(12):
             assert torch.equal(out[expert], content[f"experts.{expert}.{kind}"]), (kind, expert)
+
+
+@pytest.mark.parametrize("folder", ["modelopt", "compressed-tensors"])
+def test_a_checkpoint_read_onto_a_device_is_the_checkpoint(
+    shared_fixtures: Path, folder: str
+) -> None:
+    path = shared_fixtures / f"llada2-tiny-nvfp4-{folder}"
+    plain, staged = open_checkpoint(path), open_checkpoint(path, check_values_now=False)
+    staged.read_onto(CPU)
+    layer = max(plain.experts.layers)
+    pairs = list(zip(plain.expert_stack(layer), staged.expert_stack(layer), strict=True))
+    pairs += [
+        (plain.linear(name), staged.linear(name))
+        for name in plain.inventory.matrices
+        if ".experts." not in name
+    ]
+    for wanted, found in pairs:
+        if isinstance(wanted, torch.Tensor):
+            assert isinstance(found, torch.Tensor)
+            assert torch.equal(wanted, found)
+        else:
+            assert not isinstance(found, torch.Tensor)
+            for part in ("codes", "scales", "global_scale"):
+                one, other = getattr(wanted, part), getattr(found, part)
+                assert torch.equal(one.view(torch.uint8), other.view(torch.uint8)), part
+    staged.finish_checks()
+    for checkpoint in (plain, staged):
+        checkpoint.release()
+
+
+@pytest.mark.parametrize("name", ["c_scale2_zero", "d_scale2_inf", "e_nan_norm"])
+def test_bad_values_are_named_when_found_on_arrival(shared_fixtures: Path, name: str) -> None:
+    path = shared_fixtures / "broken" / name
+    with pytest.raises(CheckpointError) as at_once:
+        open_checkpoint(path)
+    checkpoint = open_checkpoint(path, check_values_now=False)
+    checkpoint.read_onto(CPU)
+    for module in checkpoint.inventory.matrices:
+        checkpoint.linear(module)
+    for layer in checkpoint.experts.layers:
+        checkpoint.expert_stack(layer)
+    for tensor in checkpoint.spec.table.tensors:
+        checkpoint.dense(tensor)
+    with pytest.raises(CheckpointError) as later:
+        checkpoint.finish_checks()
+    checkpoint.release()
+    assert (later.value.code, later.value.message) == (at_once.value.code, at_once.value.message)
 
 
 def packed(experts: int = 3) -> PackedExperts:

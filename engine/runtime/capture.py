@@ -106,7 +106,7 @@ def _preserved(pieces: ReplyPieces, blocks: int) -> Iterator[None]:
     state, reply, cache = pieces.program.state, pieces.reply, pieces.program.cache
     written: list[Tensor] = [getattr(state, field.name) for field in fields(state)]
     written += [reply.counts, reply.first_stop, reply.converged, reply.cursor]
-    written += [reply.control, reply.log]
+    written += [reply.control, reply.log, *pieces.program.written]
     size = blocks * reply.block_length
     written += [cache.keys[:, :, :, :size], cache.values[:, :, :, :size]]
     kept = [tensor.clone() for tensor in written]

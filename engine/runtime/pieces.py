@@ -60,8 +60,10 @@ class ReplyPieces:
         fused: bool = True,
         ahead: bool = False,
     ) -> None:
-        self.program, self.reply, self.ring, self.fused = program, reply, ring, fused
-        self.ahead = ahead and program.rule.settles and reply.capacity >= 2 * reply.block_length
+        self.program, self.reply, self.ring = program, reply, ring
+        self.fused = fused and program.shares_commit
+        room = reply.capacity >= 2 * reply.block_length
+        self.ahead = ahead and program.rule.settles and program.looks_ahead and room
         self._said_ahead: Judgement | None = None
         device = program.state.tokens.device
         self.settings = RowSettings.allocate(reply.batch, device)
@@ -71,6 +73,7 @@ class ReplyPieces:
     def load(self, rows: Sequence[Row], record: bool) -> Variant:
         """Overwrites the buffers with a request; returns the variant of the steps it needs."""
         self.settings.load([row.settings for row in rows])
+        self.program.load(rows)
         self.reply.load(rows, self.program.rule, level=int(record))
         return Variant(
             sampled=self.settings.sampled,
@@ -164,7 +167,9 @@ def make_pieces(
 
 
 def usable_chunks(pieces: ReplyPieces) -> list[int]:
-    """The chunk sizes that fit the cache."""
+    """The chunk sizes that fit the cache, if there is one."""
+    if not pieces.program.prefills:
+        return []
     blocks = pieces.reply.capacity // pieces.reply.block_length
     return [size for size in CHUNKS if size <= blocks]
 

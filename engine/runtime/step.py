@@ -8,6 +8,8 @@ static buffers and never reads the host, but for the Python arguments that selec
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -16,11 +18,23 @@ from engine.decoding.rules import Rule
 from engine.decoding.state import BlockState, RowSettings
 from engine.decoding.steering import SteeringState
 from engine.models.backbone import AnyBackbone
+from engine.models.layers import Attend
 from engine.runtime.cache import CachedAttend, KVCache
+from engine.runtime.rows import Row
 
 
 class StepProgram:
-    """Model, cache, rule and state of one batch, and the step over them."""
+    """Model, cache, rule and state of one batch, and the step over them.
+
+    This one is block-causal: a position sees its own block and all before it. Other block rules are
+    subclasses that say what they do otherwise. shares_commit: a finished block's commit can be
+    taken in the next block's first forward. looks_ahead: `step_and_ahead` can be used. prefills:
+    there is a cache to fill.
+    """
+
+    shares_commit = True
+    looks_ahead = True
+    prefills = True
 
     def __init__(
         self,
@@ -37,11 +51,18 @@ class StepProgram:
         self.suppressed = suppressed
         self.block_length = state.tokens.shape[1]
 
+    @property
+    def written(self) -> tuple[Tensor, ...]:
+        """Buffers of its own that a step writes, beside state and cache."""
+        return ()
+
+    def load(self, rows: Sequence[Row]) -> None:
+        """Called with every request, before its first piece."""
+
     def prefill(self, ids: Tensor, positions: Tensor, bound: int) -> None:
         """Writes the KV of blocks whose tokens are final: ids, positions int64 [B, T], T a whole
         number of blocks. No logits."""
-        attend = CachedAttend(self.cache, positions, bound, self.block_length)
-        self.model(self.model.embed(ids), positions, attend)
+        self.model(self.model.embed(ids), positions, self._attend(positions, bound))
 
     def commit(self, bound: int) -> None:
         """Writes the KV of the finished block before this one, in a forward of its own."""
@@ -69,8 +90,7 @@ class StepProgram:
             where = torch.cat((self._previous_positions(), positions), dim=1)
         else:
             ids, where = state.tokens, positions
-        attend = CachedAttend(self.cache, where, bound, self.block_length)
-        hidden = self.model(self.model.embed(ids), where, attend)
+        hidden = self.model(self.model.embed(ids), where, self._attend(where, bound))
         logits = self.model.logits(hidden[:, -self.block_length :])
         judgement = judge(logits, settings, positions, state.step, self.suppressed, steering)
         self.rule.apply(state, judgement, settings)
@@ -94,15 +114,19 @@ class StepProgram:
             steering.take_back(state, self.rule.mask_id)
         length, positions = self.block_length, state.positions
         where = torch.cat((positions, positions + length), dim=1)
-        attend = CachedAttend(self.cache, where, bound, length)
         ids = torch.cat((state.tokens, next_canvas), dim=1)
-        logits = self.model.logits(self.model(self.model.embed(ids), where, attend))
+        hidden = self.model(self.model.embed(ids), where, self._attend(where, bound))
+        logits = self.model.logits(hidden)
         here, there = logits[:, :length], logits[:, length:]
         zero = torch.zeros_like(state.step)
         judgement = judge(here, settings, positions, state.step, self.suppressed, steering)
         ahead = judge(there, settings, positions + length, zero, self.suppressed, steering)
         self.rule.apply(state, judgement, settings)
         return ahead
+
+    def _attend(self, where: Tensor, bound: int) -> Attend:
+        """Who sees whom in a forward over `where` (int64 [B, T])."""
+        return CachedAttend(self.cache, where, bound, self.block_length)
 
     def _previous_positions(self) -> Tensor:
         """int64 [B, L]. Clamped for rows without a block before (they are over, and unread)."""

@@ -11,8 +11,6 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from PySide6.QtCore import QStandardPaths
-
 REPO = Path(__file__).resolve().parent.parent.parent
 ASSETS = REPO / "assets"
 DEMO_MODEL = ASSETS / "demo"
@@ -37,6 +35,8 @@ class AppFolders:
 
 def standard_folders() -> AppFolders:
     """The platform's own places (QStandardPaths), for the application name set at start."""
+    from PySide6.QtCore import QStandardPaths  # here: the commands without a window write files too
+
     where = QStandardPaths.StandardLocation
     data = Path(QStandardPaths.writableLocation(where.AppDataLocation))
     config = Path(QStandardPaths.writableLocation(where.AppConfigLocation))

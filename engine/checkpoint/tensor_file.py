@@ -80,7 +80,7 @@ class TensorFile:
             raise unreadable(self.name, error) from error
         try:
             self.size = os.fstat(self._file.fileno()).st_size
-            self.entries = _parse_header(self._file, self.name, self.size)
+            self.entries = parse_header(self._file, self.name, self.size)
         except OSError as error:
             self._file.close()
             raise unreadable(self.name, error) from error
@@ -176,7 +176,9 @@ def _map(descriptor: int, length: int, offset: int) -> mmap.mmap:
     return mmap.mmap(descriptor, length, access=mmap.ACCESS_READ, offset=offset)
 
 
-def _parse_header(file: BinaryIO, name: str, size: int) -> dict[str, TensorEntry]:
+def parse_header(file: BinaryIO, name: str, size: int) -> dict[str, TensorEntry]:
+    """The tensors of a file of `size` bytes, from its first bytes: `file` need hold no more than
+    the header, so that a file can be judged before it is downloaded. Raises CheckpointError."""
     if size == 0:
         raise refuse(
             "checkpoint.empty_file", f"{name} is empty (0 bytes).", DOWNLOAD_AGAIN, file=name

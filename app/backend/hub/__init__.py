@@ -1,0 +1,1 @@
+"""What the hub has and whether it would run here: catalogue, search, access, fit. No transfers."""

@@ -1,0 +1,46 @@
+"""One process at a time on one unfinished download, also after a kill.
+
+It knows the locks of the two kinds of systems; both end with the process that held them. It refuses
+to wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from app.backend.transfer.faults import TransferError
+
+
+@contextlib.contextmanager
+def only_process(path: Path, what: str) -> Iterator[None]:
+    """Holds the lock file `path`. Raises TransferError when another process has it; OSError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        if not _lock(descriptor):
+            raise TransferError(
+                "transfer.in_use",
+                f"{what} is being downloaded by another Unblur.",
+                "Wait for it, or pause it there.",
+            )
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,179 @@
+"""Where the token goes, and where it never goes: other hosts, errors, addresses and logs."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from hub_server import HubServer, Trouble, wait_until
+from transfers import QUICK, TOKEN, Seen, place_of, plan_of, remote, serving
+
+from app.backend.hub.access import HubError, refused, without_secrets
+from app.backend.transfer import http
+from app.backend.transfer.faults import Fault, TransferError
+from app.backend.transfer.fetch import fetch
+from app.backend.transfer.http import Source, Timeouts, get, seconds_to_wait
+from app.backend.transfer.queue import DownloadQueue, State
+from app.backend.transfer.stop import Stop
+
+BIG = "model.safetensors"
+
+
+def authorised(hub: HubServer) -> dict[str, bool]:
+    """host -> whether a request to it carried the token."""
+    sent: dict[str, bool] = {}
+    for request in hub.requests:
+        secret = "authorization" in request.headers
+        sent[request.host] = sent.get(request.host, False) or secret
+    return sent
+
+
+def test_the_token_is_not_sent_to_where_the_hub_redirects(tmp_path: Path) -> None:
+    with serving(5000, readers={TOKEN: "accepted"}) as (hub, repository):
+        for path in (BIG, "config.json"):
+            file = remote(path, repository.files[path])
+            place = place_of(hub, repository, TOKEN)
+            fetch(place, file, tmp_path, Stop(), Seen(file.size), QUICK)
+        assert authorised(hub) == {
+            f"127.0.0.1:{hub.port}": True,
+            f"localhost:{hub.port}": False,
+        }
+        own = [r for r in hub.requests if r.path.startswith("/api/resolve-cache/")]
+        assert "authorization" in own[0].headers  # a relative redirect stays on the hub
+
+
+@pytest.mark.parametrize(
+    ("reader", "token", "code"),
+    [
+        (None, None, "hub.no_token"),
+        ("new", TOKEN, "hub.licence_not_accepted"),
+        ("rejected", TOKEN, "hub.access_denied"),
+        ("pending", TOKEN, "hub.access_pending"),
+        ("narrow", TOKEN, "hub.token_too_narrow"),
+        (None, TOKEN, "hub.token_invalid"),
+    ],
+)
+def test_a_gated_model_is_refused_in_words_of_its_own(
+    tmp_path: Path, reader: str | None, token: str | None, code: str
+) -> None:
+    readers = {token: reader} if token and reader else {}
+    with serving(5000, gated=True, readers=readers) as (hub, repository):
+        file = remote(BIG, repository.files[BIG])
+        place = place_of(hub, repository, token)
+        with pytest.raises(HubError) as caught:
+            fetch(place, file, tmp_path, Stop(), Seen(file.size), QUICK)
+        error = caught.value
+        assert error.code == code
+        assert hub.endpoint in error.link
+        assert repository.name in error.message or code.startswith("hub.token")
+        assert len(hub.requests) == 1, "a refusal is not tried again"
+
+
+def test_the_refusals_differ_in_message_and_action() -> None:
+    said = [
+        refused(401, "a/b", error_code="GatedRepo", has_token=False),
+        refused(403, "a/b", error_code="GatedRepo", said="not in the list", has_token=True),
+        refused(403, "a/b", error_code="GatedRepo", said="was rejected", has_token=True),
+        refused(401, "a/b", said="Invalid credentials in Authorization header", has_token=True),
+        refused(401, "a/b", error_code="RepoNotFound", has_token=False),
+        refused(403, "a/b", has_token=True),
+    ]
+    assert len({e.code for e in said}) == 6 - 1  # declined and not allowed are one code
+    assert len({e.message for e in said}) == 6
+    assert all(e.action and e.link for e in said)
+
+
+def test_no_token_is_in_an_error_a_log_or_a_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Through success, refusal, and a redirect to a signed address that fails."""
+    caplog.set_level(logging.DEBUG)
+    for reader, trouble in (("accepted", None), ("rejected", None), ("accepted", 500)):
+        with serving(5000, gated=True, readers={TOKEN: reader}) as (hub, repository):
+            hub.trouble = lambda _path, status=trouble: status and Trouble(status=status)
+            root = tmp_path / f"{reader} {trouble}"
+            root.mkdir()
+            queue = DownloadQueue(root / "queue.json", lambda: TOKEN, policy=QUICK)
+            queue.start()
+            queue.add(plan_of(hub, repository), root)
+            wait_until(lambda q=queue: not q.busy)
+            queue.stop()
+            (view,) = queue.views()
+            assert (view.state is State.DONE) == (reader == "accepted" and trouble is None)
+            assert TOKEN not in repr(view)
+            assert "do-not-print-this" not in repr(view)
+            assert all(TOKEN not in request.path for request in hub.requests)
+    assert TOKEN not in caplog.text
+    assert "do-not-print-this" not in caplog.text
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            assert TOKEN.encode() not in path.read_bytes(), path
+
+
+def test_what_could_be_a_secret_is_cut_out_of_text() -> None:
+    text = f"GET https://cdn.example/x?Signature=abc&Key=1 Bearer {TOKEN} and hf_AbCdEfGh123 s3cret"
+    shown = without_secrets(text, "s3cret")
+    assert shown == "GET https://cdn.example/x Bearer [token] and [token] [token]"
+    assert TOKEN not in repr(Source("https://x", TOKEN))
+
+
+def test_a_redirect_that_drops_encryption_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked over TLS (here: a plain connection that says it is TLS), sent to plain HTTP."""
+    with serving(5000) as (hub, repository):
+        real = http._connection
+
+        def pretend(parts, headers, timeout):
+            return real(parts._replace(scheme="http"), headers, timeout)
+
+        monkeypatch.setattr(http, "_connection", pretend)
+        url = hub.endpoint.replace("http:", "https:")
+        source = Source(f"{url}/{repository.name}/resolve/main/{BIG}")
+        with pytest.raises(TransferError) as caught, get(source, Stop()):
+            pass
+        assert caught.value.code == "transfer.insecure_redirect"
+        assert len(hub.requests) == 1
+
+
+def test_a_circle_of_redirects_ends() -> None:
+    with serving(5000) as (hub, repository):
+        location = {"Location": f"/{repository.name}/resolve/main/config.json"}
+        hub.trouble = lambda _path: Trouble(status=302, headers=location)
+        source = Source(f"{hub.endpoint}/{repository.name}/resolve/main/config.json")
+        with pytest.raises(Fault, match="circle"), get(source, Stop()):
+            pass
+        assert len(hub.requests) <= 10
+
+
+def test_the_system_proxy_is_used_and_is_not_given_the_hub_token_in_clear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with serving(5000, readers={TOKEN: "accepted"}) as (hub, _):
+        monkeypatch.setenv("http_proxy", hub.endpoint.replace("http://", "http://me:pass%20word@"))
+        monkeypatch.delenv("no_proxy", raising=False)
+        with get(Source("http://hub.invalid/x/y"), Stop(), timeouts=Timeouts(2, 2)) as answer:
+            assert answer.status == 404
+        (request,) = hub.requests
+        assert request.path == "http://hub.invalid/x/y"
+        assert request.headers["proxy-authorization"] == "Basic bWU6cGFzcyB3b3Jk"
+        assert "authorization" not in request.headers
+
+
+@pytest.mark.parametrize(
+    ("headers", "low", "high"),
+    [
+        ({"retry-after": "7"}, 7, 7),
+        ({"retry-after": "Fri, 01 Jan 2100 00:00:00 GMT"}, 1e9, 1e10),
+        ({"retry-after": "Fri, 01 Jan 1999 00:00:00 GMT"}, 0, 0),
+        ({"ratelimit": '"api";r=0;t=55'}, 55, 55),
+    ],
+)
+def test_waits_are_read_in_every_form(headers: dict[str, str], low: float, high: float) -> None:
+    seconds = seconds_to_wait(headers)
+    assert seconds is not None
+    assert low <= seconds <= high
+
+
+@pytest.mark.parametrize("headers", [{}, {"retry-after": "soon"}, {"ratelimit": "t=x"}])
+def test_no_wait_is_made_up(headers: dict[str, str]) -> None:
+    assert seconds_to_wait(headers) is None

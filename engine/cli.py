@@ -133,7 +133,9 @@ def generate(argv: Sequence[str]) -> int:
     from engine.paths import demo_folder
 
     folder = demo_folder() if options.model is None else options.model
-    engine = load_engine(folder, device=options.device, loop=LOOPS[options.loop])
+    engine = load_engine(
+        folder, device=options.device, loop=LOOPS[options.loop], arithmetic=options.arithmetic
+    )
     try:
         messages = (Message("system", options.system),) if options.system else ()
         request = GenerateRequest(
@@ -174,6 +176,12 @@ def generate_parser() -> argparse.ArgumentParser:
         choices=LOOPS,
         default="best",
         help="on a GPU: how steps are run, to compare (best: a whole reply as one CUDA graph)",
+    )
+    parser.add_argument(
+        "--arithmetic",
+        choices=("stored", "fp8", "fp4"),
+        default="stored",
+        help="on a GPU: multiply linear layers with fewer digits than they are stored with",
     )
     parser.add_argument("--plain", action="store_true", help="no live canvas, only the answer")
     return parser

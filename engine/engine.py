@@ -36,6 +36,7 @@ from engine.loading import (
 )
 from engine.models.backbone import AnyBackbone
 from engine.models.family import FamilySpec
+from engine.models.kernel_report import Arithmetic
 from engine.protocol import ProgressCallback
 from engine.runtime.choice import (
     LoopChoice,
@@ -312,11 +313,12 @@ def load_engine(
     dtype: torch.dtype | None = None,
     loop: LoopPath | None = None,
     kernels: bool = True,
+    arithmetic: Arithmetic = "stored",
 ) -> TorchEngine:
     """Opens, validates and loads a checkpoint folder. Raises CheckpointError or RuntimeFailure; a
     failed load leaves no memory behind. device: see `engine.loading.choose_device`. loop: see
     `engine.runtime.choice.choose_loop`. kernels: False = plain PyTorch operations only, to compare
-    with."""
+    with. arithmetic: see `engine.models.reduced`."""
     target = choose_device(device)
     if target.type == "cpu":
         leave_a_core_free()
@@ -331,7 +333,7 @@ def load_engine(
         tokenizer = ChatTokenizer.open(Path(path))
         placement = choose_placement(checkpoint, target, free_memory(target), dtype)
         if kernels:
-            model, report = load_model(checkpoint, placement, progress, stop)
+            model, report = load_model(checkpoint, placement, progress, stop, arithmetic)
             placement = replace(placement, kernels=report)
         else:
             model = build_model(checkpoint, placement, progress, stop)

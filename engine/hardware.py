@@ -102,20 +102,25 @@ class GpuSample:
 BFLOAT16_CORES = (8, 0)
 FP4_CORES = (10, 0)
 OLDEST = (7, 5)
+TRIED = (9, 0)  # what the kernels have been run on
 
 
 def kernel_path(capability: tuple[int, int]) -> tuple[str, str]:
     """How NVFP4 weights are multiplied on a GPU of this capability, and why: (path, reason).
 
     Weight-only everywhere: it is exact with respect to the checkpoint, while FP4 activations change
-    results.
+    results. Run on sm_90 so far; the others are untested, FP4 tensor cores above all, which are
+    off unless they are asked for and a check on the card passes (`engine.kernels.native_fp4`).
     """
     name = f"sm_{capability[0]}{capability[1]}"
     path = "NVFP4 weights stay packed and are expanded to bfloat16 as they are used"
     if capability >= FP4_CORES:
-        return path, f"{name} has FP4 tensor cores; they are not used, to stay exact."
-    if capability >= BFLOAT16_CORES:
+        fp4 = "it has FP4 tensor cores, which are not used, to stay exact (--arithmetic fp4 does)"
+        return path, f"On {name}, which this project has not tried: {fp4}."
+    if capability == TRIED:
         return path, f"{name} has no FP4 tensor cores."
+    if capability >= BFLOAT16_CORES:
+        return path, f"{name}, which this project has not tried, has no FP4 tensor cores."
     return path, f"{name} has neither FP4 nor bfloat16 tensor cores, so this is slow."
 
 

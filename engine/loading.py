@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,7 +23,7 @@ from engine.errors import RequestError, RuntimeFailure
 from engine.kernels.nvfp4 import PackedExperts, PackedWeight
 from engine.models.backbone import AnyBackbone
 from engine.models.experts import Experts, Router
-from engine.models.kernel_report import NO_KERNELS, KernelReport
+from engine.models.kernel_report import NO_KERNELS, Arithmetic, KernelReport
 from engine.models.layers import Linear
 from engine.models.llada2 import SparseMLP
 from engine.protocol import ProgressCallback
@@ -172,16 +172,25 @@ def load_model(
     placement: Placement,
     report: ProgressCallback | None = None,
     stop: threading.Event | None = None,
+    arithmetic: Arithmetic = "stored",
 ) -> tuple[AnyBackbone, KernelReport]:
-    """`build_model`, and on a GPU every layer gets its kernels as soon as it is in place."""
+    """`build_model`, and on a GPU every layer gets its kernels as soon as it is in place.
+    arithmetic: see `engine.models.reduced`."""
     model = _empty_model(checkpoint)
     kernels = NO_KERNELS
     placer, why = _kernel_placer(model, placement)
     _place(model, checkpoint, placement, report, stop, placer)
+    reduced = ""
+    if arithmetic != "stored":
+        from engine.models.reduced import use_reduced
+
+        reduced = use_reduced(model, arithmetic, placement.device)
     if placer is not None:
         kernels = placer.finish()
     elif why:
         kernels = KernelReport(False, "torch", (why,))
+    if reduced:
+        kernels = replace(kernels, sentences=(*kernels.sentences, reduced))
     checkpoint.finish_checks(stop)
     return model, kernels
 

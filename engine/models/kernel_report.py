@@ -6,6 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+# How linear layers multiply: as their weights are stored, or with fewer digits (`models.reduced`).
+Arithmetic = Literal["stored", "fp8", "fp4"]
+
 
 @dataclass(frozen=True)
 class KernelReport:

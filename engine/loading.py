@@ -134,13 +134,14 @@ def build_model(
 ) -> AnyBackbone:
     """Builds the module and puts every weight in place, computed by plain torch. Raises
     RuntimeFailure (`load.stopped`, `load.out_of_memory`)."""
-    model = _empty_model(checkpoint)
+    model = empty_model(checkpoint)
     _place(model, checkpoint, placement, report, stop, None)
     checkpoint.finish_checks(stop)
     return model
 
 
-def _empty_model(checkpoint: Checkpoint) -> AnyBackbone:
+def empty_model(checkpoint: Checkpoint) -> AnyBackbone:
+    """The backbone without weights: on the meta device."""
     with torch.device("meta"):
         return parts_of(checkpoint.spec).build(checkpoint.spec)
 
@@ -176,7 +177,7 @@ def load_model(
 ) -> tuple[AnyBackbone, KernelReport]:
     """`build_model`, and on a GPU every layer gets its kernels as soon as it is in place.
     arithmetic: see `engine.models.reduced`."""
-    model = _empty_model(checkpoint)
+    model = empty_model(checkpoint)
     kernels = NO_KERNELS
     placer, why = _kernel_placer(model, placement)
     _place(model, checkpoint, placement, report, stop, placer)
@@ -217,23 +218,41 @@ def _place_all(
     if placement.device.type == "cuda":
         checkpoint.read_onto(placement.device)
     for name, module in model.named_modules():
-        source = checkpoint.spec.checkpoint_name(name)
-        if isinstance(module, Linear):
-            _place_linear(module, checkpoint, source, placement, progress)
-        elif isinstance(module, nn.Embedding):
-            shape = (module.num_embeddings, module.embedding_dim)
-            _set(module, "weight", _expanded(checkpoint, source, shape, placement), progress)
-        elif isinstance(module, Router):
-            _place_router(module, checkpoint, source, placement, progress)
-        elif isinstance(module, Experts):
-            layer = next(int(part) for part in name.split(".") if part.isdigit())
-            _place_experts(module, checkpoint, layer, placement, progress)
+        _place_module(name, module, checkpoint, placement, progress)
+        if placer is not None and isinstance(module, Experts):
             owner = model.get_submodule(name.rpartition(".")[0])
-            if placer is not None and isinstance(owner, SparseMLP):
+            if isinstance(owner, SparseMLP):
                 placer.mixture(owner)
-        else:
-            for part, _ in list(module.named_parameters(recurse=False)):
-                _place_vector(module, part, checkpoint, f"{source}.{part}", placement, progress)
+
+
+def place_module(
+    name: str, module: nn.Module, checkpoint: Checkpoint, placement: Placement
+) -> None:
+    """Puts one module's own weights in place. name: its name in the backbone."""
+    _place_module(name, module, checkpoint, placement, _Progress(0, None, None))
+
+
+def _place_module(
+    name: str,
+    module: nn.Module,
+    checkpoint: Checkpoint,
+    placement: Placement,
+    progress: _Progress,
+) -> None:
+    source = checkpoint.spec.checkpoint_name(name)
+    if isinstance(module, Linear):
+        _place_linear(module, checkpoint, source, placement, progress)
+    elif isinstance(module, nn.Embedding):
+        shape = (module.num_embeddings, module.embedding_dim)
+        _set(module, "weight", _expanded(checkpoint, source, shape, placement), progress)
+    elif isinstance(module, Router):
+        _place_router(module, checkpoint, source, placement, progress)
+    elif isinstance(module, Experts):
+        layer = next(int(part) for part in name.split(".") if part.isdigit())
+        _place_experts(module, checkpoint, layer, placement, progress)
+    else:
+        for part, _ in list(module.named_parameters(recurse=False)):
+            _place_vector(module, part, checkpoint, f"{source}.{part}", placement, progress)
 
 
 def _set(module: nn.Module, name: str, value: Tensor, progress: _Progress) -> None:

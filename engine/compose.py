@@ -73,12 +73,13 @@ def block_causal_program(
     options: RuleOptions,
     dtype: torch.dtype,
     cache_shape: tuple[int, int, int],
+    kind: type[StepProgram] = StepProgram,
 ) -> StepProgram:
     """Blocks on absolute positions, a KV cache, masks for noise. cache_shape: layers, KV heads,
-    dimensions of a head."""
+    dimensions of a head. kind: which step is taken over them."""
     spec, device = model.spec, model.norm.weight.device
     layers, heads, dim = cache_shape
     cache = KVCache(layers, batch, heads, capacity, dim, dtype, device)
     state = BlockState.allocate(batch, spec.block_length, device)
     suppressed = spec.mask_token_id if options.suppress_mask else None
-    return StepProgram(model, cache, state, rule, suppressed)
+    return kind(model, cache, state, rule, suppressed)

@@ -22,6 +22,7 @@ import numpy as np
 import psutil
 import torch
 
+from engine.capacity import context_in_words, context_of, room_for
 from engine.checkpoint import Checkpoint, open_checkpoint
 from engine.compose import make_program
 from engine.decoding.rules import RuleOptions
@@ -35,8 +36,8 @@ from engine.loading import (
     load_model,
 )
 from engine.models.backbone import AnyBackbone
-from engine.models.family import FamilySpec
 from engine.models.kernel_report import Arithmetic
+from engine.models.registry import family_of
 from engine.protocol import ProgressCallback
 from engine.runtime.choice import (
     LoopChoice,
@@ -57,12 +58,12 @@ from engine.types import (
     Message,
     ModelInfo,
     Started,
+    StepTaken,
     StopReason,
 )
 
 SMALLEST = 1e-6  # of a temperature and of top_p: float32 must hold it, and logits divided by it
 NO_MASK = -1  # `ModelInfo.mask_id` of a model whose canvas is not made of masks
-CACHE_SHARE = 0.25  # of the memory that is free after the weights are in place
 
 
 @dataclass(frozen=True)
@@ -89,13 +90,11 @@ class TorchEngine:
         self._model: AnyBackbone | None = model
         self._tokenizer = tokenizer
         self._placement = placement
-        spec = checkpoint.spec
-        block = spec.block_length
-        context = min(spec.max_position_embeddings, _affordable_context(spec, placement))
-        self._context = context // block * block
+        self._context = context_of(checkpoint.spec, placement, free_memory(placement.device))
         self._choice = choose_loop(placement.device, loop)
-        self._runtime: Runtime | None = self._make_runtime(model, 1, self._context)
-        self._runtime.prepare()
+        self._runtime: Runtime | None = None
+        if not checkpoint.spec.whole_sequence:  # whose canvas is known with the request
+            self._runtime = self._prepared(model, self._context)
         self._batch_runtime: tuple[int, int, Runtime] | None = None
         self.info = _describe(checkpoint, placement, self._context, self._choice)
 
@@ -113,14 +112,15 @@ class TorchEngine:
     ) -> Iterator[Event]:
         """See `engine.protocol.Engine.generate`. Raises RequestError before the first event,
         RuntimeFailure later."""
-        _, runtime = self._loaded()
         accepted = time.perf_counter()
         row = self._row(request)
+        width = self._width(row)
         with _failures_in_words():
+            runtime = self._runtime_for(row)
             prefill_forwards = runtime.prefill([row], stop)
             yield Started(
                 prompt_tokens=len(row.prompt),
-                block_length=row.block_length,
+                block_length=width,
                 first_block_start=row.first_block_start,
                 max_blocks=row.max_blocks,
                 prefill_seconds=time.perf_counter() - accepted,
@@ -132,10 +132,10 @@ class TorchEngine:
             for mark in runtime.run([row], stop):
                 seconds = mark.seconds
                 if mark.step_taken is not None:
-                    yield mark.step_taken
+                    yield _cut(mark.step_taken, width)
                 if mark.block_done:
                     first_block = first_block or time.perf_counter() - accepted
-                    yield self._block_finished(row, seconds)
+                    yield self._block_finished(row, seconds, width)
         yield self._finished(row, prefill_forwards, seconds, first_block)
 
     def generate_batch(
@@ -148,15 +148,16 @@ class TorchEngine:
         """Replies to many prompts of token ids, `batch` rows at a time: evaluation and rollouts.
         Same ids as one by one, up to the rounding of larger matrix products. Prompts are grouped by
         length."""
-        model, _ = self._loaded()
-        block, stop_ids = model.spec.block_length, frozenset(model.spec.stop_ids)
+        model = self._loaded()
+        stop_ids = frozenset(model.spec.stop_ids)
         batch = min(batch, len(prompts))
         longest = max(len(prompt) for prompt in prompts)
-        capacity = -(-(longest + max_new_tokens) // (8 * block)) * 8 * block
+        capacity = room_for(model.spec, longest, max_new_tokens, self._context)
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         replies: dict[int, BatchReply] = {}
         with _failures_in_words():
             runtime = self._for_batches(model, batch, capacity)
+            block = runtime.pieces.reply.block_length
             for first in range(0, len(order), batch):
                 chosen = order[first : first + batch]
                 rows = [
@@ -176,11 +177,9 @@ class TorchEngine:
 
     def unload(self) -> None:
         """Drops weights and cache and hands the pages back to the system."""
-        if self._runtime is not None:
-            self._runtime.close()
+        self._drop_runtime()
         self._drop_batch_runtime()
         self._model = None
-        self._runtime = None
         release_memory()
 
     def _make_runtime(self, model: AnyBackbone, batch: int, capacity: int) -> Runtime:
@@ -206,15 +205,43 @@ class TorchEngine:
             self._batch_runtime[2].close()
             self._batch_runtime = None
 
-    def _loaded(self) -> tuple[AnyBackbone, Runtime]:
-        if self._model is None or self._runtime is None:
+    def _prepared(self, model: AnyBackbone, capacity: int) -> Runtime:
+        runtime = self._make_runtime(model, 1, capacity)
+        runtime.prepare()
+        return runtime
+
+    def _runtime_for(self, row: Row) -> Runtime:
+        """The runtime of a reply. A canvas of another length than the last one's takes a new
+        runtime, which captures anew on a GPU."""
+        model = self._loaded()
+        if model.spec.whole_sequence and (
+            self._runtime is None or self._runtime.pieces.reply.block_length != row.block_length
+        ):
+            self._drop_runtime()
+            self._runtime = self._prepared(model, row.block_length)
+        assert self._runtime is not None
+        return self._runtime
+
+    def _drop_runtime(self) -> None:
+        if self._runtime is not None:
+            self._runtime.close()
+            self._runtime = None
+
+    def _width(self, row: Row) -> int:
+        """Positions of a block that mean anything: a whole-sequence canvas ends with the reply."""
+        if self._loaded().spec.whole_sequence:
+            return len(row.prompt) + row.max_new_tokens
+        return row.block_length
+
+    def _loaded(self) -> AnyBackbone:
+        if self._model is None:
             raise RuntimeFailure(
                 "engine.unloaded", "This model has been unloaded.", "Load the model again."
             )
-        return self._model, self._runtime
+        return self._model
 
     def _row(self, request: GenerateRequest) -> Row:
-        model, _ = self._loaded()
+        model = self._loaded()
         settings = request.settings or model.spec.defaults
         check_settings(settings)
         if not request.messages or not request.messages[-1].content.strip():
@@ -236,22 +263,20 @@ class TorchEngine:
                 f"{self._context} with its answer.",
                 "Shorten the message, or start a new chat.",
             )
-        return Row(
-            prompt,
-            min(request.max_new_tokens, room),
-            settings,
-            model.spec.block_length,
-            frozenset(model.spec.stop_ids),
-        )
+        limit = min(request.max_new_tokens, room)
+        length = model.spec.block_length
+        if model.spec.whole_sequence:
+            length = room_for(model.spec, len(prompt), limit, self._context)
+        return Row(prompt, limit, settings, length, frozenset(model.spec.stop_ids))
 
     def _text(self, row: Row) -> str:
         return self._tokenizer.decode([token for token in row.ids if token not in row.stop_ids])
 
-    def _block_finished(self, row: Row, seconds: float) -> BlockFinished:
+    def _block_finished(self, row: Row, seconds: float, width: int) -> BlockFinished:
         return BlockFinished(
             block=row.blocks - 1,
             block_start=row.block_start - row.block_length,
-            ids=np.asarray(row.block_tokens, dtype=np.int32),
+            ids=np.asarray(row.block_tokens[:width], dtype=np.int32),
             converged=row.converged,
             text=self._text(row),
             seconds=seconds,
@@ -260,7 +285,7 @@ class TorchEngine:
     def _finished(
         self, row: Row, prefill_forwards: int, seconds: float, first_block: float
     ) -> Finished:
-        blocks = max(row.blocks, 1)
+        least = max(row.blocks, 1) + row.commits
         stats = GenerationStats(
             tokens=len(row.ids),
             forwards=row.forwards,
@@ -269,9 +294,23 @@ class TorchEngine:
             blocks=row.blocks,
             seconds=seconds,
             time_to_first_block=first_block,
-            ceiling=len(row.ids) / blocks,
+            ceiling=len(row.ids) / least,
         )
         return Finished(row.reason or "stopped", self._text(row), tuple(row.ids), stats)
+
+
+def _cut(step: StepTaken, width: int) -> StepTaken:
+    """Without the positions behind a canvas's end."""
+    if len(step.ids) == width:
+        return step
+    return replace(
+        step,
+        ids=step.ids[:width],
+        state=step.state[:width],
+        confidence=step.confidence[:width],
+        entropy=step.entropy[:width],
+        edited_from=step.edited_from[:width],
+    )
 
 
 def check_settings(settings: DecodeSettings) -> None:
@@ -330,7 +369,7 @@ def load_engine(
     on_gpu = target.type == "cuda"  # which checks values as they arrive, without a second reading
     checkpoint = open_checkpoint(path, progress=checking, stop=stop, check_values_now=not on_gpu)
     try:
-        tokenizer = ChatTokenizer.open(Path(path))
+        tokenizer = ChatTokenizer.open(Path(path), family_of(checkpoint.family).template)
         placement = choose_placement(checkpoint, target, free_memory(target), dtype)
         if kernels:
             model, report = load_model(checkpoint, placement, progress, stop, arithmetic)
@@ -383,27 +422,6 @@ def release_memory() -> None:
             return
 
 
-def _affordable_context(spec: FamilySpec, placement: Placement) -> int:
-    """Positions whose KV fits into `CACHE_SHARE` of what is free now that the weights are
-    loaded."""
-    room = int(free_memory(placement.device) * CACHE_SHARE)
-    return max(room // _bytes_per_position(spec, placement), 8 * spec.block_length)
-
-
-def _cache_in_words(spec: FamilySpec, placement: Placement, context: int) -> str:
-    size = _bytes_per_position(spec, placement) * context / 1e9
-    words = f"The KV cache holds {context} positions in {size:.2f} GB"
-    if context + spec.block_length <= spec.max_position_embeddings:
-        words += f", which free memory limits (the model allows {spec.max_position_embeddings})"
-    return words + "."
-
-
-def _bytes_per_position(spec: FamilySpec, placement: Placement) -> int:
-    """Of the KV cache."""
-    size = torch.empty(0, dtype=placement.dtype).element_size()
-    return spec.kv_numbers * size
-
-
 def _describe(
     checkpoint: Checkpoint, placement: Placement, context: int, choice: LoopChoice
 ) -> ModelInfo:
@@ -411,7 +429,7 @@ def _describe(
     notes = [*checkpoint.notes, f"{placement.reason[0].upper()}{placement.reason[1:]}."]
     notes += placement.kernels.sentences
     notes.append(f"Steps run as {choice.path}. {choice.reason}")
-    notes.append(_cache_in_words(spec, placement, context))
+    notes.append(context_in_words(spec, placement, context))
     return ModelInfo(
         name=checkpoint.name,
         family=checkpoint.family,
@@ -419,7 +437,7 @@ def _describe(
         parameters=spec.table.parameters,
         quantisation=checkpoint.layout,
         context=context,
-        block_length=spec.block_length,
+        block_length=min(spec.block_length, context),
         decoding=spec.decoding,
         device=str(placement.device),
         runtime=f"{choice.path}, {placement.reason}",

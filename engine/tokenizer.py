@@ -23,14 +23,6 @@ from engine.types import Message
 
 _STAND_IN = chr(0xF8FF)  # private use: in nobody's text
 
-# Used when a LLaDA2 folder brings no template of its own (models.md 1.9).
-LLADA2_TEMPLATE = (
-    "{% for message in messages %}"
-    "{% set names = {'system': 'SYSTEM', 'user': 'HUMAN', 'assistant': 'ASSISTANT'} %}"
-    "<role>{{ names[message.role] }}</role>{{ message.content }}<|role_end|>"
-    "{% endfor %}{% if add_generation_prompt %}<role>ASSISTANT</role>{% endif %}"
-)
-
 
 class ChatTokenizer:
     """Tokenizer and template of one folder."""
@@ -44,9 +36,9 @@ class ChatTokenizer:
         self._special_texts = [token.content for token in added.values() if token.special]
 
     @classmethod
-    def open(cls, folder: Path) -> ChatTokenizer:
-        """Reads tokenizer.json, tokenizer_config.json and chat_template.jinja. Raises
-        CheckpointError."""
+    def open(cls, folder: Path, template: str | None = None) -> ChatTokenizer:
+        """Reads tokenizer.json, tokenizer_config.json and chat_template.jinja. template: the
+        family's own, for a folder that brings none. Raises CheckpointError."""
         file = folder / "tokenizer.json"
         if not file.is_file():
             raise CheckpointError(
@@ -65,8 +57,8 @@ class ChatTokenizer:
                 file="tokenizer.json",
             ) from error
         config = _read_json(folder / "tokenizer_config.json")
-        template = _compiled(*_template_of(folder, config))
-        return cls(tokenizer, template, _special_tokens(config))
+        compiled = _compiled(*_template_of(folder, config, template))
+        return cls(tokenizer, compiled, _special_tokens(config))
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Ids of the conversation, ending where the assistant's next reply begins.
@@ -182,7 +174,7 @@ def _read_json(file: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _template_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
+def _template_of(folder: Path, config: dict[str, Any], fallback: str | None) -> tuple[str, str]:
     """The template and the name of the file it is from."""
     file = folder / "chat_template.jinja"
     if os.path.lexists(file):
@@ -195,7 +187,16 @@ def _template_of(folder: Path, config: dict[str, Any]) -> tuple[str, str]:
     if isinstance(template, list):  # several named templates: the default one is for plain chat
         named = {item.get("name"): item.get("template") for item in template}
         template = named.get("default")
-    return template if isinstance(template, str) else LLADA2_TEMPLATE, "tokenizer_config.json"
+    found = template if isinstance(template, str) else fallback
+    if found is None:
+        raise CheckpointError(
+            "checkpoint.no_template",
+            "tokenizer_config.json has no chat_template, and the folder no chat_template.jinja.",
+            "Add the model's chat_template.jinja to the folder, or download the model again.",
+            file="tokenizer_config.json",
+            item="chat_template",
+        )
+    return found, "tokenizer_config.json"
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:

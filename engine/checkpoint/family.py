@@ -14,6 +14,8 @@ from engine.models.config_fields import ConfigFields
 from engine.models.family import Family
 from engine.models.registry import FAMILIES, NOT_BUILT, NOT_BUILT_TELLTALES, built
 
+BASES = ("qwen2", "qwen3")  # what a diffusion checkpoint may go on calling itself
+
 
 def family_from_config(config: Mapping[str, object]) -> Family | None:
     """The family, or None when config.json does not say. Raises UnsupportedFamilyError for one
@@ -27,9 +29,8 @@ def family_from_config(config: Mapping[str, object]) -> Family | None:
             "checkpoint.config_value", "model_type", f"is {model_type!r:.60}; it must be a name"
         )
     for family in FAMILIES:
-        if model_type:
-            said = model_type in family.model_types
-        else:
+        said = model_type in family.model_types
+        if not model_type or model_type in BASES:
             said = architecture.lower().startswith(family.architectures)
         if said and family.claims(config):
             return family

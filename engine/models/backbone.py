@@ -12,15 +12,23 @@ from torch import Tensor, nn
 
 from engine.models.family import FamilySpec
 from engine.models.layers import Attend, RMSNorm
+from engine.models.residual import ResidualInput
 
 Spec = TypeVar("Spec", bound=FamilySpec, covariant=True)
 
 
 class Backbone(nn.Module, Generic[Spec]):
-    """spec: the checkpoint's numbers. norm: the final one; its weight says device and dtype."""
+    """spec: the checkpoint's numbers. norm: the final one; its weight says device and dtype.
+    residual: what a step adds to its embeddings from the step before; None = nothing."""
 
     spec: Spec
     norm: RMSNorm
+    residual: ResidualInput | None = None
+
+    @property
+    def embedding(self) -> Tensor:
+        """The embedding matrix [V, H]."""
+        raise NotImplementedError
 
     def embed(self, ids: Tensor) -> Tensor:
         """ids int64 [B, T] -> [B, T, H]."""

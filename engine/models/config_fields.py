@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from engine.errors import CheckpointError
 
+_PUBLISHED = "Use a checkpoint of the published architecture."
 _ACTION = "Correct the file, or download the folder again."
 
 
@@ -114,3 +115,34 @@ class ConfigFields:
         shown = repr(value)
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         return self.refusal("checkpoint.config_value", name, f"is {shown}; it must be {wanted}")
+
+
+def refuse_unbuilt(c: ConfigFields, fixed: Mapping[str, tuple[object, ...]]) -> None:
+    """Refuses every field of `fixed` whose value is none of those the engine's maths assumes. None
+    stands for "absent or null"."""
+    for name, allowed in fixed.items():
+        value = c.get(name)
+        # Compared with the type, since 1 == True in Python but not in a config file.
+        if not any(value == item and type(value) is type(item) for item in allowed):
+            raise c.refusal(
+                "checkpoint.unsupported_value",
+                name,
+                f"is {value!r:.60}, which this engine does not compute",
+                _PUBLISHED,
+            )
+
+
+def rope_fields(c: ConfigFields) -> ConfigFields:
+    """Where the RoPE numbers are: flat in config.json, or in `rope_parameters` as newer exporters
+    write them. Refuses any but the plain rotary embedding."""
+    nested = c.get("rope_parameters")
+    if nested is None:
+        return c
+    if not isinstance(nested, dict) or nested.get("rope_type", "default") != "default":
+        raise c.refusal(
+            "checkpoint.unsupported_value",
+            "rope_parameters",
+            f"is {nested!r:.60}; only the plain rotary embedding is computed",
+            _PUBLISHED,
+        )
+    return ConfigFields({**c.values, **nested}, c.file)

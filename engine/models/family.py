@@ -102,7 +102,8 @@ class FamilySpec(Protocol):
     family: key of its `Family`. block_length: positions that are denoised together. mask_token_id:
     None where the canvas is not made of masks. decoding: name of the rule, with decoding_evidence
     saying why it is this one. kv_numbers: numbers one position takes in the KV cache, all layers
-    together; 0 = there is no cache. block_rule: who sees whom, in words. notes: sentences for a
+    together; 0 = there is no cache. whole_sequence: prompt and answer are one canvas, as long as
+    the request needs. block_rule: who sees whom, in words. notes: sentences for a
     person.
     """
 
@@ -130,6 +131,8 @@ class FamilySpec(Protocol):
     def defaults(self) -> DecodeSettings: ...
     @property
     def kv_numbers(self) -> int: ...
+    @property
+    def whole_sequence(self) -> bool: ...
     @property
     def block_rule(self) -> str: ...
     @property
@@ -168,7 +171,8 @@ class Family:
     architectures: starts of the architecture's name, lower case, asked where model_type is absent.
     telltale: a module that no other family has. read: its spec. parts: module of
     `engine.families` that puts a loaded checkpoint together (imported when one is loaded).
-    claims: whether a config whose model_type is shared with others is this family's.
+    claims: whether a config whose model_type is shared with others is this family's. template: the
+    chat template of a folder that brings none; None = such a folder is refused.
     """
 
     key: str
@@ -179,3 +183,4 @@ class Family:
     read: SpecReader
     parts: str
     claims: Callable[[Mapping[str, object]], bool] = field(default=lambda config: True)
+    template: str | None = None

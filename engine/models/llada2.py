@@ -139,6 +139,10 @@ class LLaDA2(Backbone[LLaDA2Spec]):
         tied = spec.tie_word_embeddings
         self.lm_head = None if tied else Linear(spec.hidden_size, spec.vocab_size)
 
+    @property
+    def embedding(self) -> Tensor:
+        return self.word_embeddings.weight
+
     def embed(self, ids: Tensor) -> Tensor:
         """ids int64 [B, T] -> [B, T, H]."""
         return self.word_embeddings(ids)

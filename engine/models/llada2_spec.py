@@ -14,12 +14,20 @@ from functools import lru_cache
 from typing import Literal
 
 from engine.errors import CheckpointError
-from engine.models.config_fields import ConfigFields
+from engine.models.config_fields import ConfigFields, refuse_unbuilt, rope_fields
 from engine.models.family import ExpertTable, Family, TensorTable
 from engine.models.token_fields import read_mask_id, read_stop_ids
 from engine.types import DecodeSettings
 
 Decoding = Literal["llada2.0", "llada2.1", "llada2.2"]
+
+# Used when a folder brings no template of its own (models.md 1.9).
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{% set names = {'system': 'SYSTEM', 'user': 'HUMAN', 'assistant': 'ASSISTANT'} %}"
+    "<role>{{ names[message.role] }}</role>{{ message.content }}<|role_end|>"
+    "{% endfor %}{% if add_generation_prompt %}<role>ASSISTANT</role>{% endif %}"
+)
 
 MODEL_TYPES = ("llada2_moe", "llada2_moe_veomni", "llada21_moe")
 
@@ -120,7 +128,7 @@ class LLaDA2Spec:
         """
         c = ConfigFields(config, "config.json")
         g = ConfigFields(generation_config, "generation_config.json")
-        _refuse_unbuilt_maths(c)
+        refuse_unbuilt(c, _FIXED)
         tokens = special_tokens or {}
         notes: list[str] = []
         decoding, evidence = _decoding_rule(c, g, folder_name)
@@ -129,7 +137,7 @@ class LLaDA2Spec:
         hidden = c.integer("hidden_size", minimum=1)
         head_dim = c.integer("head_dim", default=hidden // num_heads, minimum=2)
         experts = c.integer("num_experts", minimum=1)
-        rope = _rope(c)
+        rope = rope_fields(c)
         spec = cls(
             hidden_size=hidden,
             num_layers=c.integer("num_hidden_layers", minimum=1),
@@ -183,6 +191,7 @@ class LLaDA2Spec:
         return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
 
     family = "llada2"
+    whole_sequence = False
 
     @property
     def parameters(self) -> int:
@@ -289,37 +298,6 @@ def _add_mlp(linears: dict[str, tuple[int, int]], base: str, hidden: int, inter:
     linears[f"{base}.gate_proj"] = (inter, hidden)
     linears[f"{base}.up_proj"] = (inter, hidden)
     linears[f"{base}.down_proj"] = (hidden, inter)
-
-
-def _refuse_unbuilt_maths(c: ConfigFields) -> None:
-    for name, allowed in _FIXED.items():
-        value = c.get(name)
-        # Compared with the type, since 1 == True in Python but not in a config file.
-        if any(value == item and type(value) is type(item) for item in allowed):
-            continue
-        raise c.refusal(
-            "checkpoint.unsupported_value",
-            name,
-            f"is {value!r}, which this engine does not compute",
-            "Use a checkpoint of the published LLaDA2 architecture.",
-        )
-
-
-def _rope(c: ConfigFields) -> ConfigFields:
-    """Where the RoPE numbers are: flat in config.json, or in `rope_parameters` as newer exporters
-    write them.
-    """
-    nested = c.get("rope_parameters")
-    if nested is None:
-        return c
-    if not isinstance(nested, dict) or nested.get("rope_type", "default") != "default":
-        raise c.refusal(
-            "checkpoint.unsupported_value",
-            "rope_parameters",
-            f"is {nested!r}; only the plain rotary embedding is computed",
-            "Use a checkpoint of the published LLaDA2 architecture.",
-        )
-    return ConfigFields({**c.values, **nested}, c.file)
 
 
 def _rotary_dim(c: ConfigFields, rope: ConfigFields, head_dim: int) -> int:
@@ -450,8 +428,9 @@ FAMILY = Family(
     key="llada2",
     title="LLaDA2",
     model_types=MODEL_TYPES,
-    architectures=("llada2",),
+    architectures=("llada2moe",),
     telltale="model.word_embeddings",
     read=LLaDA2Spec.from_config,
     parts="engine.families.llada2",
+    template=TEMPLATE,
 )

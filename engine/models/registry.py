@@ -5,21 +5,25 @@ One line a family. Knows no torch; a family's parts are imported when a checkpoi
 
 from __future__ import annotations
 
-from engine.models import llada2_spec
+from engine.models import dense_readers, llada2_spec
 from engine.models.family import Family
 
-FAMILIES: tuple[Family, ...] = (llada2_spec.FAMILY,)
+FAMILIES: tuple[Family, ...] = (
+    llada2_spec.FAMILY,
+    dense_readers.SDAR,
+    dense_readers.A2D,
+    dense_readers.FAST_DLLM,
+    dense_readers.DREAM,
+    dense_readers.LLADA,
+)
 
 # Start of model_type, or of the architecture's name, lower case -> family. Diffusion models that
 # are not built yet.
 NOT_BUILT = {
     "diffusion_gemma": "DiffusionGemma",
     "diffusiongemma": "DiffusionGemma",
-    "sdar": "SDAR",
-    "fast_dllm": "Fast-dLLM v2",
-    "dream": "Dream",
+    "sdar_moe": "SDAR (mixture of experts)",
     "lladamoe": "LLaDA-MoE",
-    "llada": "LLaDA (dense)",
     "nemotron_labs_diffusion": "Nemotron-Labs-Diffusion",
     "nemotron_dllm": "Nemotron-Labs-Diffusion",
     "a2d": "dllm A2D",
@@ -28,7 +32,6 @@ NOT_BUILT = {
 # A module that only one family has, of families that are not built yet.
 NOT_BUILT_TELLTALES = {
     "model.decoder.self_conditioning.pre_norm": "DiffusionGemma",
-    "model.transformer.wte": "LLaDA (dense)",
     "diffusion_head": "Nemotron-Labs-Diffusion",
 }
 

@@ -20,6 +20,7 @@ from engine.decoding.steering import SteeringState
 from engine.models.backbone import AnyBackbone
 from engine.models.layers import Attend
 from engine.runtime.cache import CachedAttend, KVCache
+from engine.runtime.carry import Carry
 from engine.runtime.rows import Row
 
 
@@ -49,12 +50,17 @@ class StepProgram:
         self.state = state
         self.rule = rule
         self.suppressed = suppressed
-        self.block_length = state.tokens.shape[1]
+        batch, self.block_length = state.tokens.shape
+        residual = model.residual
+        self.carry: Carry | None = None
+        if residual is not None:
+            self.carry = Carry(residual, model.embedding, batch, self.block_length)
+            self.looks_ahead = False  # the next block's first step would be told apart from it
 
     @property
     def written(self) -> tuple[Tensor, ...]:
         """Buffers of its own that a step writes, beside state and cache."""
-        return ()
+        return () if self.carry is None else (self.carry.expected, self.carry.doubt)
 
     def load(self, rows: Sequence[Row]) -> None:
         """Called with every request, before its first piece."""
@@ -90,10 +96,10 @@ class StepProgram:
             where = torch.cat((self._previous_positions(), positions), dim=1)
         else:
             ids, where = state.tokens, positions
-        hidden = self.model(self.model.embed(ids), where, self._attend(where, bound))
+        hidden = self.model(self._embeds(ids), where, self._attend(where, bound))
         logits = self.model.logits(hidden[:, -self.block_length :])
         judgement = judge(logits, settings, positions, state.step, self.suppressed, steering)
-        self.rule.apply(state, judgement, settings)
+        self._apply(judgement, settings)
         return judgement
 
     def step_and_ahead(
@@ -123,6 +129,25 @@ class StepProgram:
         ahead = judge(there, settings, positions + length, zero, self.suppressed, steering)
         self.rule.apply(state, judgement, settings)
         return ahead
+
+    def _embeds(self, ids: Tensor) -> Tensor:
+        """What a step's forward begins with, int64 [B, T] -> [B, T, H]: the block comes last, and
+        may carry a residual."""
+        embeds = self.model.embed(ids)
+        if self.carry is None:
+            return embeds
+        before, block = embeds[:, : -self.block_length], embeds[:, -self.block_length :]
+        return torch.cat((before, self.carry.add_to(block, self.state)), dim=1)
+
+    def _apply(self, judgement: Judgement, settings: RowSettings) -> None:
+        """The rule, and what the next step will carry."""
+        self.rule.apply(self.state, judgement, settings)
+        if self.carry is not None:
+            self.carry.keep(judgement, self._undecided())
+
+    def _undecided(self) -> Tensor:
+        """bool [B, L]: positions that may still carry a residual."""
+        return (self.state.tokens == self.rule.mask_id) & ~self.state.prompt
 
     def _attend(self, where: Tensor, bound: int) -> Attend:
         """Who sees whom in a forward over `where` (int64 [B, T])."""

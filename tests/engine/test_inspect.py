@@ -47,7 +47,7 @@ def test_the_text_says_what_the_model_is(
     assert "model.layers.1.mlp.gate: bfloat16" in out
 
 
-@pytest.mark.parametrize("name", ["broken/e_nan_norm", "broken/i_zero_byte", "sdar-tiny", "none"])
+@pytest.mark.parametrize("name", ["broken/e_nan_norm", "broken/i_zero_byte", "none"])
 def test_refused_folders_go_to_stderr_with_the_action(
     shared_fixtures: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -122,10 +122,11 @@ class DenseSpec:
             return module
         if self.names == "hf":
             return module if module == "lm_head" else f"model.{module}"
-        if not module.startswith("layers."):
-            return f"model.transformer.{_LLADA_TOP[module]}"
-        _, layer, rest = module.split(".", 2)
-        return f"model.transformer.blocks.{layer}.{_LLADA_LAYER[rest]}"
+        _, _, inside = module.partition("layers.")
+        layer, _, part = inside.partition(".")
+        if layer:  # modules that only hold others keep their names
+            return f"model.transformer.blocks.{layer}.{_LLADA_LAYER.get(part, part)}"
+        return f"model.transformer.{_LLADA_TOP.get(module, module)}"
 
     def kind(self, module: str) -> str:
         if module.startswith("residual."):

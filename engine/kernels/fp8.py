@@ -63,6 +63,7 @@ def product(x: Fp8Matrix, weight: Fp8Matrix) -> Tensor:
         scale_a=x.scale,
         scale_b=weight.scale.t(),
         out_dtype=torch.bfloat16,
+        use_fast_accum=True,
     )
 
 

@@ -87,6 +87,11 @@ class PackedExperts:
     def nbytes(self) -> int:
         return self.codes.nbytes + self.scales.nbytes + self.global_scale.nbytes
 
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """codes, scales, global_scale."""
+        return self.codes, self.scales, self.global_scale
+
     def expert(self, index: int) -> PackedWeight:
         """A view of one expert's matrix."""
         return PackedWeight(*(part[index] for part in _parts(self)))

@@ -21,7 +21,7 @@ from engine.kernels.rmsnorm import add_rmsnorm
 from engine.kernels.routing import RouteRule
 from engine.kernels.streams import stream
 from engine.models.backbone import AnyBackbone
-from engine.models.experts import GatedMLP
+from engine.models.experts import GatedMLP, Weights
 from engine.models.kernel_report import KernelReport
 from engine.models.layers import RMSNorm
 from engine.models.llada2 import LLaDA2, SparseMLP
@@ -73,15 +73,17 @@ class KernelPlacer:
             kernels = self._portable = self._portable or TritonMixture(*self._shape(), self.dtype)
         else:
             mlp.gate.weight.data = mlp.gate.weight.data.to(torch.bfloat16)
-        weights = kernels.take(*parts)
-        experts.release()
         side = stream(self.device, "beside") if self.device.type == "cuda" else None
+        weights = self._take(kernels, parts, side)
+        experts.release()
         mlp.compute = KernelMixture(kernels, mlp.gate, weights, mlp.shared_experts, side)
 
     def finish(self) -> KernelReport:
         """Everything else. Every weight is in place now."""
         if not self.wanted:
             return KernelReport(False, "torch", (ONLY_BFLOAT16,))
+        if self.device.type == "cuda":
+            torch.cuda.current_stream().wait_stream(stream(self.device, "beside"))
         for norm in _residual_norms(self.model):
             norm.compute = _add_norm
         for module in self.model.modules():
@@ -100,6 +102,23 @@ class KernelPlacer:
             sentences.append("Experts in bfloat16 are multiplied by Triton kernels.")
         how = "cuda" if "cuda" in placed else "triton" if placed else "torch"
         return KernelReport(True, how, tuple(sentences))
+
+    def _take(
+        self,
+        kernels: MixtureKernels,
+        parts: tuple[Weights, Weights, Weights],
+        side: torch.cuda.Stream | None,
+    ) -> object:
+        """On a stream of its own, so that the next layer's bytes do not wait for it."""
+        if side is None:
+            return kernels.take(*parts)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            weights = kernels.take(*parts)
+        for part in parts:
+            for tensor in (part,) if isinstance(part, Tensor) else part.tensors:
+                tensor.record_stream(side)
+        return weights
 
     def _cuda_kernels(self, mlp: SparseMLP) -> MixtureKernels | None:
         """The CUDA C++ kernels, or None and `_why` they cannot be used for this layer."""

@@ -23,7 +23,10 @@ class Backbone(nn.Module, Generic[Spec]):
 
     spec: Spec
     norm: RMSNorm
-    residual: ResidualInput | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.residual: ResidualInput | None = None
 
     @property
     def embedding(self) -> Tensor:

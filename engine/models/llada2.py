@@ -24,6 +24,7 @@ from engine.models.experts import (
 )
 from engine.models.layers import Attend, Delta, Heads, Linear, RMSNorm, rotary_tables
 from engine.models.llada2_spec import LLaDA2Spec
+from engine.models.residual import ResidualInput
 
 
 def _qk_norm(spec: LLaDA2Spec) -> RMSNorm | None:
@@ -138,6 +139,8 @@ class LLaDA2(Backbone[LLaDA2Spec]):
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
         tied = spec.tie_word_embeddings
         self.lm_head = None if tied else Linear(spec.hidden_size, spec.vocab_size)
+        if spec.residual is not None:
+            self.residual = ResidualInput(spec.residual, spec.hidden_size, spec.rms_norm_eps)
 
     @property
     def embedding(self) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Literal
 from engine.errors import CheckpointError
 from engine.models.config_fields import ConfigFields, refuse_unbuilt, rope_fields
 from engine.models.family import ExpertTable, Family, TensorTable
+from engine.models.residual_spec import ResidualSpec, read_residual
 from engine.models.token_fields import read_mask_id, read_stop_ids
 from engine.types import DecodeSettings
 
@@ -108,6 +109,7 @@ class LLaDA2Spec:
     split_token_id: int | None
     decoding: Decoding
     defaults: DecodeSettings
+    residual: ResidualSpec | None = None
     decoding_evidence: str = ""
     notes: tuple[str, ...] = ()
 
@@ -174,6 +176,7 @@ class LLaDA2Spec:
             split_token_id=c.optional_id("split_token_id", vocab),
             decoding=decoding,
             defaults=_defaults(decoding, g, notes),
+            residual=read_residual(c, hidden),
             decoding_evidence=evidence,
         )
         spec = replace(spec, notes=tuple(notes))
@@ -214,12 +217,15 @@ class LLaDA2Spec:
         return _table(self)
 
     def checkpoint_name(self, module: str) -> str:
-        """Everything but `lm_head` lies under `model.`."""
-        return module if module == "lm_head" else f"model.{module}"
+        """Everything but `lm_head` and the residual's lies under `model.`."""
+        outside = module == "lm_head" or module.startswith("residual")
+        return module if outside else f"model.{module}"
 
     def kind(self, module: str) -> str:
         if ".attention." in module:
             return "attention"
+        if module.startswith("residual."):
+            return "residual adapter"
         if ".mlp.experts." in module:
             return "routed experts"
         if ".mlp.shared_experts." in module:
@@ -271,7 +277,7 @@ def expected_linears(spec: LLaDA2Spec) -> dict[str, tuple[int, int]]:
             _add_mlp(linears, f"{base}.mlp.experts.{expert}", hidden, spec.moe_intermediate_size)
     if not spec.tie_word_embeddings:
         linears["lm_head"] = (spec.vocab_size, hidden)
-    return linears
+    return linears | (spec.residual.linears(hidden) if spec.residual else {})
 
 
 def expected_tensors(spec: LLaDA2Spec) -> dict[str, tuple[int, ...]]:
@@ -291,7 +297,7 @@ def expected_tensors(spec: LLaDA2Spec) -> dict[str, tuple[int, ...]]:
             tensors[f"{base}.attention.key_layernorm.weight"] = (spec.head_dim,)
         if layer in spec.moe_layers and spec.router_bias:
             tensors[f"{base}.mlp.gate.expert_bias"] = (spec.num_experts,)
-    return tensors
+    return tensors | (spec.residual.tensors(spec.hidden_size) if spec.residual else {})
 
 
 def _add_mlp(linears: dict[str, tuple[int, int]], base: str, hidden: int, inter: int) -> None:

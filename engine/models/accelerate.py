@@ -21,6 +21,7 @@ from engine.kernels.rmsnorm import add_rmsnorm
 from engine.kernels.routing import RouteRule
 from engine.kernels.streams import stream
 from engine.models.backbone import AnyBackbone
+from engine.models.dense import Attention
 from engine.models.experts import GatedMLP, Weights
 from engine.models.kernel_report import KernelReport
 from engine.models.layers import RMSNorm
@@ -89,6 +90,8 @@ class KernelPlacer:
         for module in self.model.modules():
             if isinstance(module, GatedMLP):
                 _fuse_gate_and_up(module)
+            elif isinstance(module, Attention):
+                _join_projections(module)
         sentences = ["Norms, attention and sums run as kernels."]
         placed = self._placed
         if "cuda" in placed:
@@ -153,6 +156,22 @@ def _residual_norms(model: AnyBackbone) -> Iterator[RMSNorm]:
     for name, module in model.named_modules():
         if isinstance(module, RMSNorm) and not name.endswith(_HEAD_NORMS):
             yield module
+
+
+def _join_projections(attention: Attention) -> None:
+    """One product for query, key and value. Packed weights keep their own products."""
+    parts = (attention.q_proj, attention.k_proj, attention.v_proj)
+    if any(part.packed is not None or part.compute is not None for part in parts):
+        return
+    weight = torch.cat([part.weight.detach() for part in parts])
+    biases: list[Tensor] = [part.bias for part in parts if part.bias is not None]
+    bias = torch.cat(biases) if biases else None
+    first = 0
+    for part in parts:
+        rows = part.weight.shape[0]
+        part.weight = nn.Parameter(weight[first : first + rows], requires_grad=False)
+        first += rows
+    attention.compute = lambda x: torch.nn.functional.linear(x, weight, bias)
 
 
 def _fuse_gate_and_up(mlp: GatedMLP) -> None:

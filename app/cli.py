@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-ENGINE_COMMANDS = ("generate", "inspect")
+ENGINE_COMMANDS = ("generate", "inspect", "quantize")
 NO_SCREEN = (
     "The window cannot open: there is no screen (neither DISPLAY nor WAYLAND_DISPLAY is set).\n"
     "Without one, these work: unblur generate PROMPT, and unblur --screenshot out.png"

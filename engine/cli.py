@@ -1,4 +1,4 @@
-"""The engine's command line: `inspect` and `generate`.
+"""The engine's command line: `inspect`, `generate` and `quantize`.
 
 Knows arguments, exit codes and how errors are worded on a terminal. Imports torch only once a
 command needs it, and Qt never.
@@ -65,9 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m engine", description="Inspect checkpoints and generate text."
+        prog="python -m engine",
+        description="Inspect checkpoints, generate text, make NVFP4 copies.",
     )
-    parser.add_argument("command", choices=("inspect", "generate"))
+    parser.add_argument("command", choices=("inspect", "generate", "quantize"))
     parser.add_argument("rest", nargs=argparse.REMAINDER, help="see COMMAND --help")
     if not arguments or arguments[0] in ("-h", "--help"):
         parser.print_help()
@@ -77,6 +78,8 @@ def _run(arguments: list[str]) -> int:
         from engine.cli_inspect import run
 
         return run(arguments[1:])
+    if command == "quantize":
+        return quantize(arguments[1:])
     return generate(arguments[1:])
 
 
@@ -117,6 +120,19 @@ def _stopping_on_interrupt() -> Iterator[threading.Event]:
         yield stop
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def quantize(argv: Sequence[str]) -> int:
+    """`quantize SRC DST`: an NVFP4 copy; Ctrl+C keeps what is done."""
+    from engine.cli_quantize import run
+
+    with _stopping_on_interrupt() as stop:
+        try:
+            run(argv, stop)
+        except UnblurError as error:
+            status = _failed(error)
+            return INTERRUPTED if stop.is_set() else status
+    return 0
 
 
 def generate(argv: Sequence[str]) -> int:

@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from engine.checkpoint import open_checkpoint
+from engine.checkpoint.quantiser.layout_config import modelopt_config
 from engine.errors import CheckpointError, UnblurError
 from engine.kernels.nvfp4 import global_scale_of, quantize
 from trainer.demo_config import Shape, Vocabulary, generation_config, model_config
@@ -30,8 +31,6 @@ from trainer.pretrain import read_vocabulary
 from trainer.pretrain_files import BIAS, load_carried, read_state
 from trainer.qat import part_of
 
-PRODUCER = {"name": "unblur", "version": "0.1.0"}
-GROUP = 16
 MAX_BYTES = 24 * 10**6  # of the folder that goes into git
 
 # Training stack name -> checkpoint name, {n} the layer and {e} the expert.
@@ -142,28 +141,6 @@ def _shared_scale(name: str, matrices: dict[str, Tensor]) -> Tensor:
     return torch.maximum(scale, global_scale_of(matrices[f"{base}.{partner}"].float()))
 
 
-def quantisation_config(excluded: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """config.json's `quantization_config` and hf_quant_config.json: weight-only NVFP4."""
-    weights = {"dynamic": False, "num_bits": 4, "type": "float", "group_size": GROUP}
-    section = {
-        "quant_method": "modelopt",
-        "quant_algo": "W4A16_NVFP4",
-        "config_groups": {"group_0": {"weights": weights, "targets": ["Linear"]}},
-        "ignore": excluded,
-        "producer": PRODUCER,
-    }
-    file = {
-        "producer": PRODUCER,
-        "quantization": {
-            "quant_algo": "W4A16_NVFP4",
-            "kv_cache_quant_algo": None,
-            "group_size": GROUP,
-            "exclude_modules": excluded,
-        },
-    }
-    return section, file
-
-
 def write_folder(
     folder: Path,
     tokenizer: Path,
@@ -210,7 +187,7 @@ def export(
         said.append(f"{bf16}: bfloat16, {_megabytes(bf16):.2f} MB")
     if nvfp4 is not None:
         packed, excluded = pack_tensors(masters, bias, shape, parts)
-        section, file = quantisation_config(excluded)
+        section, file = modelopt_config(excluded)
         write_folder(
             nvfp4,
             tokenizer,

@@ -161,28 +161,7 @@ class _Fetching:
             if found[1] not in (None, self.file.size) or other_tag:
                 raise self._changed()
         else:
-            raise self._failure(answer, has_token)
-
-    def _failure(self, answer: Answer, has_token: bool) -> Exception:
-        status = answer.status
-        if status == 416:
-            return Fault("transfer.range", "The server has no such range.", restart=True)
-        if status == 429:
-            asked = seconds_to_wait(answer.headers)
-            return Fault("transfer.too_many", "The hub asks for fewer requests.", wait=asked)
-        if status in (408, 425) or status >= 500:
-            message = f"The server has a fault of its own (status {status})."
-            return Fault("transfer.server", message, wait=seconds_to_wait(answer.headers))
-        if not answer.same_origin:  # a signed address that ran out: the next try gets a new one
-            return Fault("transfer.expired", f"The file's address was refused (status {status}).")
-        return refused(
-            status,
-            self.place.repo_id,
-            error_code=answer.headers.get("x-error-code", ""),
-            said=answer.headers.get("x-error-message", ""),
-            has_token=has_token,
-            endpoint=self.place.endpoint,
-        )
+            raise failure_of(answer, self.place, has_token)
 
     def _restart(self) -> None:
         self.listener.dropped(self.part.position)
@@ -218,3 +197,26 @@ class _Fetching:
             "Something between here and the hub changes files (a proxy, a bad disk or memory)."
             " Try another network or disk; nothing of this file was kept.",
         )
+
+
+def failure_of(answer: Answer, place: Place, has_token: bool) -> Exception:
+    """What to raise for a status that brings no bytes: a Fault where another try may help."""
+    status = answer.status
+    if status == 416:
+        return Fault("transfer.range", "The server has no such range.", restart=True)
+    if status == 429:
+        asked = seconds_to_wait(answer.headers)
+        return Fault("transfer.too_many", "The hub asks for fewer requests.", wait=asked)
+    if status in (408, 425) or status >= 500:
+        message = f"The server has a fault of its own (status {status})."
+        return Fault("transfer.server", message, wait=seconds_to_wait(answer.headers))
+    if not answer.same_origin:  # a signed address that ran out: the next try gets a new one
+        return Fault("transfer.expired", f"The file's address was refused (status {status}).")
+    return refused(
+        status,
+        place.repo_id,
+        error_code=answer.headers.get("x-error-code", ""),
+        said=answer.headers.get("x-error-message", ""),
+        has_token=has_token,
+        endpoint=place.endpoint,
+    )

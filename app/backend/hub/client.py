@@ -1,0 +1,274 @@
+"""The hub by its own library: search, one model's facts, its files and its card.
+
+It knows `huggingface_hub` and turns each of its errors into one of ours. It refuses to download
+models (`app.backend.transfer`) and to run or render what it reads. Every call waits for the
+network: not for the GUI's thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from app.backend.hub.access import ENDPOINT, HubError, refused, unreachable
+from app.backend.hub.ref import ModelRef
+from app.backend.hub.support import JsonFiles, Support, json_object, support_of_config
+from app.backend.transfer.faults import TransferError
+from app.backend.transfer.fetch import Place
+from app.backend.transfer.files import INDEX, RemoteFile, is_plain_name, needed_files
+from app.backend.transfer.http import Source
+from app.backend.transfer.plan import DownloadPlan, file_url
+from app.backend.transfer.read import read_file
+from app.backend.transfer.stop import Stop
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import ModelInfo
+
+JSON_LIMIT = 64_000_000
+CARD_LIMIT = 2_000_000
+_EXPAND = ["sha", "tags", "gated", "private", "downloads", "lastModified", "config", "safetensors"]
+_FRONT = re.compile(r"\A---\s*\n.*?\n---\s*(?:\n|\Z)", re.DOTALL)
+_IMAGE = re.compile(r"!\[([^\]]*)\]\([^)]*\)|!\[([^\]]*)\]\[[^\]]*\]")
+_HTML = re.compile(r"<!--.*?-->|</?[A-Za-z][^<>]*>", re.DOTALL)
+_CODE = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)", re.DOTALL)
+
+
+def default_endpoint() -> str:
+    """The hub in use: HF_ENDPOINT names a mirror."""
+    return (os.environ.get("HF_ENDPOINT") or ENDPOINT).rstrip("/")
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """What a list or a search says of a model. licence: "" where it states none. parameters: None
+    where the hub does not count them. updated: ISO date."""
+
+    repo_id: str
+    commit: str
+    licence: str
+    gated: bool
+    private: bool
+    downloads: int | None
+    parameters: int | None
+    updated: str
+    tags: tuple[str, ...]
+    support: Support
+    endpoint: str
+
+    @property
+    def page(self) -> str:
+        return f"{self.endpoint}/{self.repo_id}"
+
+
+@dataclass(frozen=True)
+class HubListing:
+    """One model at one commit with its files (those at its root that have a plain name)."""
+
+    model: HubModel
+    files: tuple[RemoteFile, ...]
+
+    def file(self, name: str) -> RemoteFile | None:
+        return next((file for file in self.files if file.path == name), None)
+
+
+class Hub:
+    """Each method raises HubError or TransferError, with what to do."""
+
+    def __init__(
+        self, token: Callable[[], str | None], endpoint: str | None = None, version: str = ""
+    ) -> None:
+        self.endpoint = (endpoint or default_endpoint()).rstrip("/")
+        self.token = token
+        self._version = version
+
+    def search(self, words: str, limit: int = 30) -> tuple[HubModel, ...]:
+        """Models with safetensors files whose name has the words, most downloaded first."""
+        with self._errors(words):
+            found = self._api().list_models(
+                search=words,
+                filter="safetensors",
+                sort="downloads",
+                limit=limit,
+                expand=_EXPAND,  # pyright: ignore[reportArgumentType]
+            )
+            return tuple(self._model(info) for info in found)
+
+    def look_up(self, ref: ModelRef) -> HubListing:
+        """The facts and files of one model, pinned to the commit its revision is at now."""
+        with self._errors(ref.repo_id):
+            api = self._api()
+            info = api.model_info(ref.repo_id, revision=ref.revision, timeout=20)
+            model = self._model(info)
+            tree = api.list_repo_tree(ref.repo_id, revision=model.commit, recursive=False)
+            files = [_file(entry) for entry in tree]
+        return HubListing(model, tuple(file for file in files if file is not None))
+
+    def read_json(self, listing: HubListing, stop: Stop | None = None) -> JsonFiles:
+        """The small JSON files, their hashes checked."""
+        stop = stop or Stop()
+        return JsonFiles(
+            config=self._json(listing, "config.json", stop),
+            generation_config=self._json(listing, "generation_config.json", stop),
+            hf_quant_config=self._json(listing, "hf_quant_config.json", stop),
+            tokenizer_config=self._json(listing, "tokenizer_config.json", stop),
+        )
+
+    def plan(self, listing: HubListing, stop: Stop | None = None) -> DownloadPlan:
+        """What to fetch of it. Raises TransferError where there is nothing to run."""
+        return DownloadPlan(
+            repo_id=listing.model.repo_id,
+            commit=listing.model.commit,
+            endpoint=self.endpoint,
+            files=self.needed(listing, stop),
+            licence=listing.model.licence,
+        )
+
+    def needed(self, listing: HubListing, stop: Stop | None = None) -> tuple[RemoteFile, ...]:
+        """The files a model needs; which weights belong to it, its index says."""
+        index = self._json(listing, INDEX, stop or Stop())
+        weights = index.get("weight_map")
+        shards = [str(name) for name in weights.values()] if isinstance(weights, dict) else None
+        return needed_files(listing.files, shards)
+
+    def card_text(self, listing: HubListing, stop: Stop | None = None) -> str:
+        """The model card as Markdown of text alone: no front matter, no images, no HTML."""
+        file = listing.file("README.md")
+        if file is None:
+            return ""
+        data = read_file(self.place(listing.model), file, CARD_LIMIT, stop or Stop())
+        return text_only(data.decode("utf-8", "replace"))
+
+    def place(self, model: HubModel) -> Place:
+        """Where its files are, for `app.backend.transfer`."""
+
+        def locate(file: RemoteFile) -> Source:
+            url = file_url(self.endpoint, model.repo_id, model.commit, file.path)
+            return Source(url, self.token())
+
+        return Place(model.repo_id, self.endpoint, locate)
+
+    def who(self) -> str:
+        """The account the token belongs to. Raises HubError when it is none or not valid."""
+        with self._errors("your account"):
+            token = self.token()
+            if token is None:
+                raise HubError(
+                    "hub.no_token",
+                    "No access token is kept here.",
+                    f"Make one at {self.endpoint}/settings/tokens and enter it.",
+                    f"{self.endpoint}/settings/tokens",
+                )
+            return str(self._api().whoami(token=token).get("name", ""))
+
+    def _json(self, listing: HubListing, name: str, stop: Stop) -> dict[str, object]:
+        file = listing.file(name)
+        if file is None or not file.size:
+            return {}
+        data = read_file(self.place(listing.model), file, JSON_LIMIT, stop)
+        try:
+            return json_object(data)
+        except ValueError as error:
+            raise TransferError(
+                "transfer.json_invalid",
+                f"{name} of {listing.model.repo_id} is not valid JSON.",
+                "The model is damaged on the hub; choose another copy.",
+            ) from error
+
+    def _api(self) -> HfApi:
+        from huggingface_hub import HfApi
+
+        return HfApi(
+            endpoint=self.endpoint,
+            token=self.token() or False,
+            library_name="unblur",
+            library_version=self._version or None,
+        )
+
+    def _model(self, info: ModelInfo) -> HubModel:
+        tags = tuple(info.tags or ())
+        licences = [tag.removeprefix("license:") for tag in tags if tag.startswith("license:")]
+        parameters = info.safetensors.total if info.safetensors is not None else None
+        return HubModel(
+            repo_id=info.id,
+            commit=info.sha or "",
+            licence=licences[0] if licences else "",
+            gated=bool(info.gated),
+            private=bool(info.private),
+            downloads=info.downloads,
+            parameters=parameters,
+            updated=info.last_modified.date().isoformat() if info.last_modified else "",
+            tags=tags,
+            support=support_of_config(info.config),
+            endpoint=self.endpoint,
+        )
+
+    @contextlib.contextmanager
+    def _errors(self, about: str) -> Iterator[None]:
+        """The library's typed errors as ours; their own texts, with addresses, go no further."""
+        from huggingface_hub import errors
+
+        try:
+            yield
+        except errors.HfHubHTTPError as error:
+            raise self._refused(about, error.response) from None
+        except errors.HFValidationError:
+            raise HubError(
+                "hub.bad_name",
+                f"{about[:80]!r} is not the name of a model.",
+                "Write owner/name as on its page.",
+            ) from None
+        except errors.OfflineModeIsEnabled:
+            raise HubError(
+                "hub.offline",
+                "The network is switched off for the hub (HF_HUB_OFFLINE is set).",
+                "Unset it to search and download. Models on this computer work without it.",
+            ) from None
+        except errors.HTTPError as error:  # pyright: ignore[reportPrivateImportUsage] - the client's
+            raise unreachable(self.endpoint, type(error).__name__) from None
+
+    def _refused(self, about: str, response: Any) -> HubError:
+        status = int(response.status_code)
+        if status == 429 or status >= 500:
+            return HubError(
+                "hub.busy",
+                f"The hub cannot answer now (status {status}).",
+                "Try again in a minute.",
+                self.endpoint,
+            )
+        return refused(
+            status,
+            about,
+            error_code=response.headers.get("X-Error-Code", ""),
+            said=response.headers.get("X-Error-Message", ""),
+            has_token=self.token() is not None,
+            endpoint=self.endpoint,
+        )
+
+
+def text_only(card: str) -> str:
+    """A model card without what could reach the network or draw as something else. Code is left as
+    it is."""
+    card = _FRONT.sub("", card.replace("\r\n", "\n"), count=1)
+    pieces = _CODE.split(card)
+    for index in range(0, len(pieces), 2):
+        plain = _IMAGE.sub(lambda m: f"[{m[1] or m[2] or 'image'}]", pieces[index])
+        pieces[index] = _HTML.sub("", plain)
+    return re.sub(r"\n{3,}", "\n\n", "".join(pieces)).strip()
+
+
+def _file(entry: Any) -> RemoteFile | None:
+    """A file of the tree; None for a folder and for a name that could leave ours."""
+    path = str(getattr(entry, "path", ""))
+    size, blob = getattr(entry, "size", None), getattr(entry, "blob_id", None)
+    if size is None or blob is None or not is_plain_name(path) or PurePosixPath(path).name != path:
+        return None
+    lfs = getattr(entry, "lfs", None)
+    if lfs is not None:
+        return RemoteFile(path, int(lfs.size), sha256=str(lfs.sha256))
+    return RemoteFile(path, int(size), git_sha1=str(blob))

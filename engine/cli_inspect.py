@@ -19,7 +19,9 @@ from engine.checkpoint.describe import (
     quantisation_words,
     stored_form,
 )
-from engine.errors import CheckpointError, RuntimeFailure, UnblurError
+from engine.checkpoint.unknown import UnknownModel, describe_unknown
+from engine.errors import CheckpointError, RuntimeFailure, UnblurError, UnsupportedFamilyError
+from engine.models.registry import family_of
 from engine.types import DecodeSettings
 
 KV_POSITIONS = 1024
@@ -27,8 +29,8 @@ KV_POSITIONS = 1024
 
 @dataclass(frozen=True)
 class MemoryForecast:
-    """What loading would take on this machine. Bytes. problem: why it would not fit, "" when it
-    does.
+    """What loading would take on this machine, and the least time of a step. Bytes. problem: why it
+    would not fit, "" when it does. floor_ms: None where it does not fit.
     """
 
     device: str
@@ -37,6 +39,10 @@ class MemoryForecast:
     kv_bytes: int  # for KV_POSITIONS tokens
     runs_as: str
     problem: str = ""
+    step_bytes: int = 0
+    read_bytes_per_second: float = 0.0
+    expected_experts: float = 0.0
+    floor_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,7 @@ class InspectReport:
     mask_id: int | None  # None: the canvas is not made of masks
     stop_ids: tuple[int, ...]
     has_tokenizer: bool
+    missing: tuple[str, ...]
     memory: MemoryForecast
     notes: tuple[str, ...]
     modules: dict[str, str] | None = None  # matrix -> form, when asked for
@@ -82,7 +89,12 @@ def run(argv: Sequence[str]) -> int:
     try:
         checkpoint = open_checkpoint(options.folder)
     except UnblurError as error:
-        print(_error_text(error, options.json), file=sys.stderr)
+        unknown = None
+        if isinstance(error, UnsupportedFamilyError):
+            unknown = describe_unknown(options.folder)
+        if unknown is not None and not options.json:
+            print(unknown_text(unknown))
+        print(_error_text(error, options.json, unknown), file=sys.stderr)
         return 1
     checkpoint.release()
     report = inspect_checkpoint(checkpoint, with_modules=options.modules)
@@ -120,6 +132,7 @@ def inspect_checkpoint(checkpoint: Checkpoint, *, with_modules: bool = False) ->
         mask_id=spec.mask_token_id,
         stop_ids=spec.stop_ids,
         has_tokenizer=checkpoint.has_tokenizer,
+        missing=_missing(checkpoint),
         memory=forecast_memory(checkpoint),
         notes=checkpoint.notes,
         modules=modules,
@@ -130,7 +143,9 @@ def forecast_memory(checkpoint: Checkpoint) -> MemoryForecast:
     """What loading would do here, by the decision that loading itself takes."""
     import torch
 
+    from engine.capacity import bytes_per_position
     from engine.engine import free_memory
+    from engine.floor import step_floor
     from engine.hardware import describe_hardware
     from engine.loading import choose_placement
 
@@ -145,8 +160,28 @@ def forecast_memory(checkpoint: Checkpoint) -> MemoryForecast:
         return MemoryForecast(str(device), free, checkpoint.total_bytes, 0, "", problem)
     size = placement.dtype.itemsize
     weights = spec.table.parameters * size if placement.expand else checkpoint.total_bytes
-    kv = spec.kv_numbers * size * KV_POSITIONS
-    return MemoryForecast(str(device), free, weights, kv, f"{placement.reason}. {hardware.reason}")
+    floor = step_floor(checkpoint, placement)
+    return MemoryForecast(
+        device=str(device),
+        free_bytes=free,
+        weight_bytes=weights,
+        kv_bytes=bytes_per_position(spec, placement) * KV_POSITIONS,
+        runs_as=f"{placement.reason}. {hardware.reason}",
+        step_bytes=floor.step_bytes,
+        read_bytes_per_second=floor.bandwidth,
+        expected_experts=floor.expected_experts,
+        floor_ms=floor.milliseconds,
+    )
+
+
+def _missing(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """What the folder lacks to be chatted with."""
+    absent = []
+    if not checkpoint.has_tokenizer:
+        absent.append("tokenizer.json: without it no text can be read or written")
+    elif not checkpoint.has_template and family_of(checkpoint.family).template is None:
+        absent.append("a chat template (chat_template.jinja): this family has none of its own")
+    return tuple(absent)
 
 
 def report_text(r: InspectReport) -> str:
@@ -167,11 +202,29 @@ def report_text(r: InspectReport) -> str:
         f"Context     {r.context} tokens",
         f"Token ids   mask {'none' if r.mask_id is None else r.mask_id}, stop {stops}",
         f"Tokenizer   {'yes' if r.has_tokenizer else 'none, so it cannot read or write text'}",
+        *(f"Missing     {item}" for item in r.missing),
         *_memory_lines(r.memory),
         *(f"Note        {note}" for note in r.notes),
     ]
     if r.modules is not None:
         lines += [f"  {module}: {form}" for module, form in r.modules.items()]
+    return "\n".join(lines)
+
+
+def unknown_text(model: UnknownModel) -> str:
+    """What is known of a model that cannot be run, a fact a line."""
+    named = f" ({model.architecture})" if model.architecture else ""
+    lines = [
+        f"Model type  {model.model_type or 'not stated'}{named}",
+        f"Kind        {model.kind}",
+    ]
+    if model.sizes:
+        lines.append(f"Sizes       {', '.join(f'{n} {v}' for n, v in model.sizes.items())}")
+    if model.tensors:
+        forms = ", ".join(f"{dtype} {size_text(n)}" for dtype, n in model.dtypes.items())
+        lines.append(f"Weights     {model.tensors} tensors: {forms}")
+    if model.quantisation:
+        lines.append(f"Quantised   {model.quantisation}")
     return "\n".join(lines)
 
 
@@ -212,13 +265,28 @@ def _memory_lines(memory: MemoryForecast) -> list[str]:
         f"Memory      {size_text(memory.weight_bytes)} of weights and"
         f" {size_text(memory.kv_bytes)} for every {KV_POSITIONS} tokens, {where}",
         f"Runs as     {memory.runs_as}",
+        *_floor_lines(memory),
     ]
 
 
-def _error_text(error: UnblurError, as_json: bool) -> str:
+def _floor_lines(memory: MemoryForecast) -> list[str]:
+    if memory.floor_ms is None:
+        return []
+    met = memory.expected_experts
+    experts = f" (about {met:.0f} experts a layer, if tokens choose evenly)" if met else ""
+    return [
+        f"Floor       {memory.floor_ms:.3g} ms a step: {size_text(memory.step_bytes)} of weights"
+        f"{experts} at {memory.read_bytes_per_second / 1e9:.3g} GB/s, as this memory was just read"
+    ]
+
+
+def _error_text(error: UnblurError, as_json: bool, unknown: UnknownModel | None) -> str:
     if not as_json:
         return f"{error.message}\n{error.action}  [{error.code}]"
     facts = {"code": error.code, "message": error.message, "action": error.action}
     if isinstance(error, CheckpointError):
         facts |= {"file": error.file or "", "item": error.item or ""}
-    return json.dumps({"error": facts}, indent=2)
+    answer: dict[str, object] = {"error": facts}
+    if unknown is not None:
+        answer["model"] = asdict(unknown)
+    return json.dumps(answer, indent=2)

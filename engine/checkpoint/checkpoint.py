@@ -25,7 +25,11 @@ from engine.checkpoint.refusals import refuse
 from engine.checkpoint.stacks import Part, gather
 from engine.checkpoint.staging import StagedReader
 from engine.checkpoint.tensor_file import TensorEntry
-from engine.checkpoint.tokenizer_ids import check_tokenizer, read_tokenizer_ids
+from engine.checkpoint.tokenizer_ids import (
+    check_tokenizer,
+    folder_has_template,
+    read_tokenizer_ids,
+)
 from engine.checkpoint.values import Progress, check_values
 from engine.kernels.nvfp4 import PackedExperts, PackedWeight, dequantize_into
 from engine.models.family import PROJECTIONS, ExpertTable, Family, FamilySpec
@@ -119,6 +123,7 @@ class Checkpoint:
         self.total_bytes = files.total_bytes
         self.notes = notes
         self.has_tokenizer = has_tokenizer
+        self.has_template = folder_has_template(folder)
         self.inventory = inventory
         self._files = files
         self._zero = zero_modules

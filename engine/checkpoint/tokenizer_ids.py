@@ -60,6 +60,16 @@ def read_tokenizer_ids(folder: ModelFolder) -> TokenizerIds | None:
     )
 
 
+def folder_has_template(folder: ModelFolder) -> bool:
+    """Whether the folder brings a chat template, in a file of its own or in
+    tokenizer_config.json."""
+    if (folder.path / "chat_template.jinja").exists():
+        return True
+    if "tokenizer_config.json" not in folder.file_names:
+        return False
+    return bool(read_json(folder.path / "tokenizer_config.json").get("chat_template"))
+
+
 def check_tokenizer(ids: TokenizerIds, spec: FamilySpec) -> tuple[str, ...]:
     """Refuses a tokenizer that disagrees with the config, with both values. Returns notes."""
     if ids.largest >= spec.vocab_size:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from folder_maker import copy_folder, write_tokenizer
+from folder_maker import copy_folder, edit_json, write_tokenizer
 
 from engine import cli_inspect
 from engine.cli_inspect import run, size_text
@@ -72,6 +72,55 @@ def test_json_holds_the_same_facts(
     assert run([str(shared_fixtures / "broken" / "f_wrong_num_experts"), "--json"]) == 1
     error = json.loads(capsys.readouterr().err)["error"]
     assert (error["file"], error["item"]) == ("config.json", "num_experts")
+
+
+def test_the_floor_is_what_a_step_reads_over_what_the_memory_gives(
+    shared_fixtures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """llada2-tiny: a block of 32 tokens, 2 of 8 experts each, meets nearly all of them."""
+    assert run([str(shared_fixtures / "llada2-tiny"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    memory = report["memory"]
+    met = 8 * (1 - 0.75**32)
+    assert memory["expected_experts"] == pytest.approx(met)
+    weights = {group["kind"]: group["weights"] for group in report["groups"]}
+    read = sum(n for kind, n in weights.items() if kind not in ("norms and biases", "embedding"))
+    read -= weights["routed experts"] * (1 - met / 8)
+    assert memory["step_bytes"] == pytest.approx(4 * read, rel=1e-3)
+    assert memory["floor_ms"] == pytest.approx(
+        1000 * memory["step_bytes"] / memory["read_bytes_per_second"]
+    )
+    assert report["missing"] == ["tokenizer.json: without it no text can be read or written"]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "architecture", "words"),
+    [
+        ("nemotron_dllm", "NemotronDLLM", "does not run yet"),
+        ("qwen3", "Qwen3ForCausalLM", "from left to right"),
+        ("strange", "StrangeModel", "unknown to Unblur"),
+    ],
+)
+def test_a_family_that_does_not_run_is_described_all_the_same(
+    shared_fixtures: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    model_type: str,
+    architecture: str,
+    words: str,
+) -> None:
+    folder = copy_folder(shared_fixtures / "sdar-tiny", tmp_path / "model")
+    edit_json(folder, "config.json", model_type=model_type, architectures=[architecture])
+    assert run([str(folder)]) == 1
+    out, err = capsys.readouterr()
+    for fact in (words, architecture, "hidden_size 64", "36 tensors: F32 834.0 kB"):
+        assert fact in out
+    assert "[checkpoint.u" in err
+    assert run([str(folder), "--json"]) == 1
+    answer = json.loads(capsys.readouterr().err)
+    assert answer["error"]["file"] == "config.json"
+    assert answer["model"]["tensors"] == 36
+    assert answer["model"]["sizes"]["vocab_size"] == 400
 
 
 def test_a_folder_with_a_tokenizer_says_so(

@@ -18,6 +18,7 @@ import psutil
 import torch
 from torch import Tensor, nn
 
+from engine.capacity import room_for
 from engine.checkpoint import Checkpoint, open_checkpoint
 from engine.checkpoint.quantiser.memory import peak_memory
 from engine.checkpoint.quantiser.report import LogitDistance
@@ -27,17 +28,18 @@ from engine.errors import RuntimeFailure
 from engine.loading import Placement, empty_model, place_module
 from engine.models.backbone import AnyBackbone
 from engine.models.experts import Experts
-from engine.models.family import FamilySpec
 from engine.models.layers import Linear
 from engine.protocol import ProgressCallback
 from engine.runtime.eager import EagerRuntime
 from engine.runtime.pieces import make_pieces
 from engine.runtime.rows import Row
+from engine.runtime.shifted import ShiftedBlockProgram
 from engine.tokenizer import ChatTokenizer
 from engine.types import LoadProgress, Message
 
 PROMPT = "Explain in two sentences why the sky is blue, then write a Python function that adds."
 _RANDOM_PROMPT = 48  # tokens, for a folder without a tokenizer
+_ANSWER = 32  # positions compared where prompt and answer are one canvas
 _STREAMED = (Linear, Experts)
 _PLACE = Placement(torch.device("cpu"), torch.float32, True, "one module at a time")
 
@@ -103,23 +105,20 @@ def _first_step(
     model = empty_model(checkpoint)
     _check_memory(model)
     _stream(model, checkpoint, progress, stop, phase)
-    block = spec.block_length
-    capacity = (len(ids) + block - 1) // block * block + block
+    answer = _ANSWER if spec.whole_sequence else spec.block_length
+    capacity = room_for(spec, len(ids), answer, spec.max_position_embeddings)
     program = make_program(model, 1, capacity, RuleOptions(), torch.float32)
+    if isinstance(program, ShiftedBlockProgram) and len(ids) % spec.block_length == 0:
+        ids = ids[1:]  # a whole block is opened with a token in which the two models may differ
     seen = _record(model)
     runtime = EagerRuntime(make_pieces(program, stop_after_block=True))
-    row = Row(ids, block, spec.defaults, block, frozenset(spec.stop_ids))
+    length = capacity if spec.whole_sequence else spec.block_length
+    row = Row(ids, answer, spec.defaults, length, frozenset(spec.stop_ids))
     runtime.prefill([row])
     seen.clear()
     next(iter(runtime.run([row], record=False)))
-    return _answer_positions(seen[0][0], ids, spec)
-
-
-def _answer_positions(logits: Tensor, ids: Sequence[int], spec: FamilySpec) -> Tensor:
-    """Of a step's logits [T, V], those of positions behind the prompt."""
-    block = spec.block_length
-    known = len(ids) % block if logits.shape[0] == block else len(ids)
-    return logits[known:]
+    known = len(ids) - row.first_block_start  # positions of the block that the prompt fills
+    return seen[0][0, known : known + answer]
 
 
 def _record(model: AnyBackbone) -> list[Tensor]:

@@ -10,16 +10,18 @@ import pytest
 import torch
 from folder_maker import copy_folder, edit_tensors, write_tokenizer
 from safetensors.torch import load_file
+from test_dense_checkpoints import FAMILIES, write_folder
 from tiny import load
 
+from engine.checkpoint import open_checkpoint
 from engine.checkpoint.quantiser import Choice, QuantiseOptions, quantise
 from engine.errors import RequestError, RuntimeFailure
 from engine.logit_distance import compare_logits
 from engine.models.layers import MaskAttend, block_causal_mask
 from engine.types import LoadProgress
 
-PROMPT = 40  # tokens: one whole block, and 8 of the next
-VOCAB, MASK, BLOCK = 512, 503, 32
+VOCAB, MASK = 512, 503  # of llada2-tiny
+HEAD = "model.transformer.ff_out"  # of LLaDA (dense)
 
 
 @pytest.fixture
@@ -31,31 +33,56 @@ def quantised(tiny_folder: Path, tmp_path: Path) -> Path:
 def first_step_logits(folder: Path, ids: list[int]) -> torch.Tensor:
     """Of the answer's masks in the prompt's last block, by a plain forward over everything."""
     model = load(folder)
-    length = -(-(len(ids) + 1) // BLOCK) * BLOCK
-    canvas = torch.tensor([ids + [MASK] * (length - len(ids))])
+    block, mask = model.spec.block_length, model.spec.mask_token_id
+    length = -(-(len(ids) + 1) // block) * block
+    canvas = torch.tensor([ids + [mask] * (length - len(ids))])
     positions = torch.arange(length).unsqueeze(0)
-    attend = MaskAttend(block_causal_mask(positions, BLOCK))
+    attend = MaskAttend(block_causal_mask(positions, block))
     with torch.inference_mode():
         return model.logits(model(model.embed(canvas), positions, attend))[0, len(ids) :]
 
 
-@pytest.mark.parametrize("length", [PROMPT, 64, 5])
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [("llada2-tiny", 40), ("llada2-tiny", 64), ("llada2-tiny", 5), ("sdar-tiny", 22)],
+)
 def test_the_distance_is_that_of_the_whole_models(
-    tiny_folder: Path, quantised: Path, monkeypatch: pytest.MonkeyPatch, length: int
+    shared_fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, length: int
 ) -> None:
-    generator = torch.Generator().manual_seed(3)
-    ids = torch.randint(500, (length,), generator=generator).tolist()
+    source, copy = shared_fixtures / name, tmp_path / "copy"
+    quantise(source, copy, QuantiseOptions())
+    spec = load(source).spec
+    ids = torch.randint(100, (length,), generator=torch.Generator().manual_seed(3)).tolist()
     monkeypatch.setattr("engine.logit_distance._prompt_ids", lambda *_: (ids, "these"))
-    found = compare_logits(tiny_folder, quantised)
-    keep = [token for token in range(VOCAB) if token != MASK]
-    p, q = (first_step_logits(folder, ids)[:, keep] for folder in (tiny_folder, quantised))
+    found = compare_logits(source, copy)
+    keep = [token for token in range(spec.vocab_size) if token != spec.mask_token_id]
+    p, q = (first_step_logits(folder, ids)[:, keep] for folder in (source, copy))
     log_p, log_q = p.double().log_softmax(-1), q.double().log_softmax(-1)
     kl = (log_p.exp() * (log_p - log_q)).sum(-1)
-    assert found.positions == kl.numel() == 32 - length % 32
+    assert found.positions == kl.numel() == spec.block_length - length % spec.block_length
     assert found.mean_kl == pytest.approx(float(kl.mean()), rel=1e-3)
     assert found.largest_kl == pytest.approx(float(kl.max()), rel=1e-3)
     assert found.same_best == float((p.argmax(-1) == q.argmax(-1)).double().mean())
     assert found.mean_kl > 0.01
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_can_be_copied_and_compared(tmp_path: Path, family: str) -> None:
+    """Whole-sequence canvases, shifted logits, biases, tied heads."""
+    source = write_folder(tmp_path / family, family)
+    for words in ("w3 w4 w5", "w3 w4 w5 w6 w7 w8 w9 w10"):
+        same = compare_logits(source, source, words)
+        assert (same.mean_kl, same.same_best) == (0.0, 1.0)
+        assert same.positions > 0
+    report = quantise(source, tmp_path / "copy", QuantiseOptions(), compare=compare_logits)
+    assert report.choice == "all linear modules"
+    assert report.logits is not None
+    assert 0 < report.logits.mean_kl < 10
+    checkpoint = open_checkpoint(tmp_path / "copy")
+    checkpoint.release()
+    forms = {name: stored.form for name, stored in checkpoint.inventory.matrices.items()}
+    packed = {name for name, form in forms.items() if form == "modelopt"}
+    assert packed == set(report.modules) == set(checkpoint.spec.table.linears) - {"lm_head", HEAD}
 
 
 def test_a_model_has_no_distance_from_itself(tiny_folder: Path) -> None:

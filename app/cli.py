@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ENGINE_COMMANDS = ("generate", "inspect", "quantize")
+MODELS_COMMAND = "models"
 NO_SCREEN = (
     "The window cannot open: there is no screen (neither DISPLAY nor WAYLAND_DISPLAY is set).\n"
     "Without one, these work: unblur generate PROMPT, and unblur --screenshot out.png"
@@ -26,7 +27,7 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,  # run.py must know these names too
         description="Run, inspect and finetune open diffusion language models on one local GPU.",
         epilog="unblur generate PROMPT answers in the terminal; unblur inspect FOLDER checks a "
-        "model folder. Each has its own --help.",
+        "model folder; unblur models finds, gets and removes models. Each has its own --help.",
     )
     parser.add_argument("--version", action="store_true", help="print the version and end")
     parser.add_argument("--model", metavar="FOLDER", help="open this model instead of the demo")
@@ -56,6 +57,10 @@ def run(argv: Sequence[str]) -> int:
         from engine.cli import main as engine_main
 
         return engine_main(list(argv))
+    if argv and argv[0] == MODELS_COMMAND:
+        from app.cli_models import main as models_main
+
+        return models_main(list(argv)[1:])
     options = make_parser().parse_args(argv)
     if options.version:
         print(f"unblur {version()}")

@@ -105,7 +105,9 @@ def test_the_engine_imports_without_qt() -> None:
     assert answer.returncode == 0, answer.stderr
 
 
-@pytest.mark.parametrize("args", [("--help",), ("generate", "--help"), ("inspect", "--help")])
+@pytest.mark.parametrize(
+    "args", [("--help",), ("generate", "--help"), ("inspect", "--help"), ("models", "--help")]
+)
 def test_commands_without_a_window_import_no_qt(args: tuple[str, ...]) -> None:
     code = "import runpy\nrunpy.run_module('app', run_name='__main__')"
     answer = run_without(QT, code, *args)

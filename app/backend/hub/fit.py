@@ -97,12 +97,14 @@ def machine_now(report: HardwareReport, models: Path, bandwidth: Bandwidth) -> M
 
 
 def fit(model: Examined, machine: Machine, context: int, already: int = 0) -> Fit:
-    """context: prompt and answer together, in tokens. already: bytes an earlier download left."""
+    """context: prompt and answer together, in tokens; at most what the model allows is reckoned
+    with. already: bytes an earlier download left."""
     download = max(0, model.download_bytes - already)
     disk_verdict, disk_words = _disk(download, machine.disk)
     layout = model.layout
     if layout is None:
         return _without_layout(model, machine, context, download, disk_verdict, disk_words)
+    context = min(context, _longest(layout))
     expanded = _is_expanded(layout, machine)
     weights = layout.spec.table.parameters * 4 if expanded else model.weight_bytes
     kv, workspace, affordable = _positions(layout, machine, weights, context, expanded)
@@ -169,6 +171,12 @@ def step_bytes(layout: Layout, context: int, size: int | None) -> int:
         touched = 1 - (1 - experts.per_token / experts.count) ** spec.block_length
     kv = spec.kv_numbers * (size or 2) * (context + spec.block_length)
     return int(dense + routed * touched + kv)
+
+
+def _longest(layout: Layout) -> int:
+    """The model's own limit, in whole blocks where it has blocks (as `engine.capacity`)."""
+    limit, block = layout.spec.max_position_embeddings, layout.spec.block_length
+    return limit if layout.spec.whole_sequence else limit // block * block
 
 
 def _is_expanded(layout: Layout, machine: Machine) -> bool:

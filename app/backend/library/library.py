@@ -105,11 +105,15 @@ class Library:
         LibraryError at the first that resists."""
         freed = 0
         for entry in self.deleted():
-            trash.destroy(entry)
+            self.destroy(entry)
             freed += entry.size
-            for origin, _ in entry.moves:  # a model's own folder is no folder any more
-                self.folders.remove(origin)
         return freed
+
+    def destroy(self, deleted: Deleted) -> None:
+        """Deletes one for good. Raises LibraryError."""
+        trash.destroy(deleted)
+        for origin, _ in deleted.moves:  # a model's own folder is no folder any more
+            self.folders.remove(origin)
 
     def _bases(self) -> list[Path]:
         bases: list[Path] = []

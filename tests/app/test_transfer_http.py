@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -157,6 +159,33 @@ def test_the_system_proxy_is_used_and_is_not_given_the_hub_token_in_clear(
         assert request.path == "http://hub.invalid/x/y"
         assert request.headers["proxy-authorization"] == "Basic bWU6cGFzcyB3b3Jk"
         assert "authorization" not in request.headers
+
+
+def test_an_encrypted_address_goes_through_the_proxy_as_a_tunnel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The proxy sees the host and its own password; the token is inside the encryption."""
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+
+        def refuse() -> None:
+            line, _ = proxy.accept()
+            with line:
+                heard.append(line.recv(10_000))
+                line.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        port = proxy.getsockname()[1]
+        monkeypatch.setenv("https_proxy", f"http://me:pw@127.0.0.1:{port}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        source = Source("https://hub.invalid/x", TOKEN)
+        with pytest.raises(Fault, match="407"), get(source, Stop(), timeouts=Timeouts(2, 2)):
+            pass
+        thread.join()
+    assert heard[0].startswith(b"CONNECT hub.invalid:443 ")
+    assert b"Proxy-Authorization: Basic bWU6cHc=" in heard[0]
+    assert TOKEN.encode() not in heard[0]
 
 
 @pytest.mark.parametrize(

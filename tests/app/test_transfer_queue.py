@@ -86,6 +86,18 @@ def test_a_model_is_published_under_its_own_name(tmp_path: Path) -> None:
         assert running.changes >= 2
 
 
+def test_what_a_kill_left_beside_the_files_is_not_published(tmp_path: Path) -> None:
+    with serving(9000) as (hub, repository), Running(tmp_path) as running:
+        plan = plan_of(hub, repository)
+        folder = download.unfinished_folder(running.root, plan.id)
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors.part.jsonx1y2.part").write_text("half a note")
+        running.queue.add(plan, running.root)
+        path = running.wait(plan.id, State.DONE).path
+        assert path is not None
+        assert_published(path, hub, repository)
+
+
 @pytest.mark.parametrize("name", ["Modèle 模型", "a\u3000b (ideographic space)", "Ünïcödé 🌫"])
 def test_folders_of_any_script_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -370,6 +382,10 @@ def test_speed_and_time_left_are_unknown_before_they_are_known() -> None:
     assert left == pytest.approx((10_000 - 4100) / 400, rel=0.05)
     progress.waiting("Stalled.", 4)
     assert "Stalled. Trying again in 4 s." in progress.figures()[3]
+    progress.kept(5)
+    assert "Checking" in progress.figures()[3]
+    progress.received(1)
+    assert progress.figures()[3] == ""
 
 
 def test_a_stall_brings_the_speed_to_zero() -> None:

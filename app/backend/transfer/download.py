@@ -120,6 +120,7 @@ class Download:
         try:
             if self.plan.into is not None:
                 return self._replace_in(self.plan.into)
+            self._clean()
             write_manifest(self.folder, self.plan)
             _sync(self.folder)
             target = new_folder(self.root, self.plan)
@@ -130,6 +131,13 @@ class Download:
             raise not_written(self.plan.repo_id, error, 0, 0) from error
         self._forget_lock()
         return target
+
+    def _clean(self) -> None:
+        """Removes what a kill in the middle of a write has left beside the files."""
+        names = {file.path for file in self.plan.files}
+        for item in self.folder.iterdir():
+            if item.name not in names:
+                item.unlink()
 
     def _replace_in(self, model: Path) -> Path:
         for file in self.plan.files:

@@ -7,12 +7,15 @@ to wait.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from app.backend.transfer.faults import TransferError
+
+log = logging.getLogger("unblur.transfer")
 
 
 @contextlib.contextmanager
@@ -32,15 +35,21 @@ def only_process(path: Path, what: str) -> Iterator[None]:
 
 
 def _lock(descriptor: int) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt
+    """False when another process has it. A disk that knows no locks is used without one."""
+    if sys.platform == "win32":
+        import msvcrt
 
+        try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
+        except OSError:
+            return False
+        return True
+    import fcntl
 
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
+    except OSError as error:
+        log.warning("this disk has no locks (%s): two Unblurs must not share it", error.strerror)
     return True

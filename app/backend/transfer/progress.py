@@ -14,6 +14,7 @@ from collections.abc import Callable
 SLICE = 0.25  # seconds a count covers
 SLICES = 40  # 10 s in all
 FIRST = 1.0  # seconds before a speed is given
+CHECKING = "Checking what was received before."
 
 
 class Speedometer:
@@ -51,14 +52,13 @@ class Progress:
         self.total = total
         self._lock = threading.Lock()
         self._done = 0
-        self._kept = 0
         self._speed = Speedometer(clock)
         self._waiting = ""
 
     def kept(self, count: int) -> None:
         with self._lock:
             self._done += count
-            self._kept += count
+            self._waiting = CHECKING
 
     def received(self, count: int) -> None:
         with self._lock:

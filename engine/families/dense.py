@@ -11,12 +11,15 @@ import torch
 
 from engine.compose import block_causal_program
 from engine.decoding.dream import DreamRule, Measure
+from engine.decoding.renoise import EntropyBoundRule
 from engine.decoding.rules import QuotaRule, Rule, RuleOptions
 from engine.decoding.state import BlockState
 from engine.decoding.windows import WindowRule
 from engine.models.dense import Dense
 from engine.models.dense_spec import DenseSpec
+from engine.runtime.cache import KVCache
 from engine.runtime.choice import block_attention
+from engine.runtime.renoising import RenoisingProgram
 from engine.runtime.shifted import ShiftedBlockProgram
 from engine.runtime.step import StepProgram
 from engine.runtime.whole import WholeSequenceProgram
@@ -27,7 +30,10 @@ def build(spec: DenseSpec) -> Dense:
 
 
 def make_rule(spec: DenseSpec, device: torch.device, options: RuleOptions) -> Rule:
+    if spec.noise is not None:
+        return EntropyBoundRule(spec.noise)
     mask = spec.mask_token_id
+    assert mask is not None
     stop_ids = torch.tensor(spec.stop_ids, dtype=torch.int64, device=device)
     if spec.decoding.startswith("dream."):
         measure = cast(Measure, spec.decoding.removeprefix("dream."))
@@ -62,10 +68,20 @@ def make_program(
             model, state, rule, suppressed, shift=spec.blocks.shift, filler=spec.stop_ids[0]
         )
     shape = (spec.num_layers, spec.num_kv_heads, spec.head_dim)
+    if spec.noise is not None:
+        state = BlockState.allocate(batch, spec.block_length, device)
+        cache = KVCache(shape[0], batch, shape[1], capacity, shape[2], dtype, device)
+        causal = spec.blocks.causal_commit
+        program = RenoisingProgram(model, cache, state, rule, spec.noise, causal=causal)
+        return _with_attention(program, spec, kernels and not causal)
     kind = ShiftedBlockProgram if spec.blocks.shift else StepProgram
     program = block_causal_program(model, rule, batch, capacity, options, dtype, shape, kind)
+    return _with_attention(program, spec, kernels)
+
+
+def _with_attention(program: StepProgram, spec: DenseSpec, kernels: bool) -> StepProgram:
+    """The kernels' mask is block-causal: a causal cache is read by plain attention."""
     if kernels:
-        program.cache.attention = block_attention(
-            device, spec.head_dim, spec.head_dim, spec.rope_theta
-        )
+        device, dim = program.state.tokens.device, spec.head_dim
+        program.cache.attention = block_attention(device, dim, dim, spec.rope_theta)
     return program

@@ -15,6 +15,7 @@ from typing import Literal
 from engine.models.config_fields import ConfigFields, refuse_unbuilt, rope_fields
 from engine.models.dense_spec import Blocks, DenseSpec
 from engine.models.family import Family
+from engine.models.noise_canvas import NoiseCanvas
 from engine.models.residual_spec import read_residual
 from engine.models.token_fields import read_mask_id, read_stop_ids
 from engine.types import DecodeSettings
@@ -30,7 +31,13 @@ A2dRule = Literal["bd3lm", "mdlm"]
 A2D_RULES: tuple[A2dRule, ...] = ("bd3lm", "mdlm")
 DREAM_RULES = ("origin", "maskgit_plus", "topk_margin", "entropy")
 QWEN_MASKS = {"sdar": 151669, "a2d": 151669, "fast_dllm": 151665, "dream": 151666}
-QWEN_ENDS = {"sdar": 151645, "a2d": 151645, "fast_dllm": 151645, "dream": 151643}
+QWEN_ENDS = {
+    "sdar": 151645,
+    "a2d": 151645,
+    "fast_dllm": 151645,
+    "dream": 151643,
+    "qwen_dlm": 151645,
+}
 QWEN_VOCABS = (151936, 152064)  # of the released checkpoints; their special ids hold only there
 LLADA_VOCAB, LLADA_MASK, LLADA_END = 126464, 126336, 126081
 
@@ -63,7 +70,7 @@ _LLADA_FIXED: dict[str, tuple[object, ...]] = {
 }
 
 
-class _Reading:
+class Reading:
     """One folder's two configs on the way to a spec, with the notes that gather."""
 
     def __init__(self, config: Config, generation: Config, tokens: Mapping[str, int] | None):
@@ -72,22 +79,26 @@ class _Reading:
         self.tokens = tokens or {}
         self.notes: list[str] = []
 
-    def ids(self, mask: int | None, end: int | None, vocab: int) -> tuple[int, tuple[int, ...]]:
-        """Mask and stop ids; mask and end are the released ones, for a released vocabulary."""
-        found = read_mask_id(self.c, self.g, self.tokens, vocab, self.notes, mask)
-        stops = list(read_stop_ids(self.c, self.g, vocab, self.notes, end))
+    def stop_ids(self, released: int | None, vocab: int) -> tuple[int, ...]:
+        """released: the end token of a released vocabulary."""
+        stops = list(read_stop_ids(self.c, self.g, vocab, self.notes, released))
         for text in END_OF_TURN:
             token = self.tokens.get(text)
             if token is not None and token not in stops and token < vocab:
                 stops.append(token)
                 self.notes.append(f"{text} ({token}) also ends a reply.")
+        return tuple(dict.fromkeys(stops))
+
+    def mask_id(self, released: int | None, vocab: int, stops: tuple[int, ...]) -> int:
+        """released: the mask of a released vocabulary. stops: what it must not be."""
+        found = read_mask_id(self.c, self.g, self.tokens, vocab, self.notes, released)
         if found in stops:
             raise self.c.refusal(
                 "checkpoint.config_inconsistent",
                 "mask_token_id",
                 f"is {found}, which is also a stop id",
             )
-        return found, tuple(dict.fromkeys(stops))
+        return found
 
     def settings(self, base: DecodeSettings) -> DecodeSettings:
         """The family's defaults with what generation_config.json says otherwise."""
@@ -114,8 +125,10 @@ class _Reading:
         base: DecodeSettings,
         *,
         bias: bool,
+        noise: NoiseCanvas | None = None,
     ) -> DenseSpec:
-        """A spec of the Hugging Face layout. bias: Qwen2.5 (biases, no QK-norm), else Qwen3."""
+        """A spec of the Hugging Face layout. bias: Qwen2.5 (biases, no QK-norm), else Qwen3. noise:
+        the canvas has no masks."""
         c = self.c
         refuse_unbuilt(c, _HF_FIXED if not bias else _HF_FIXED | {"attention_bias": (True, None)})
         _refuse_other_layers(c)
@@ -124,9 +137,10 @@ class _Reading:
         heads = c.integer("num_attention_heads", minimum=1)
         hidden = c.integer("hidden_size", minimum=1)
         released = vocab in QWEN_VOCABS
-        mask, stops = self.ids(
-            QWEN_MASKS[key] if released else None, QWEN_ENDS[key] if released else None, vocab
-        )
+        stops = self.stop_ids(QWEN_ENDS[key] if released else None, vocab)
+        mask = None
+        if noise is None:
+            mask = self.mask_id(QWEN_MASKS[key] if released else None, vocab, stops)
         defaults, residual = self.settings(base), read_residual(c, hidden)
         return _checked(
             DenseSpec(
@@ -151,6 +165,7 @@ class _Reading:
                 decoding=decoding,
                 defaults=defaults,
                 residual=residual,
+                noise=noise,
                 decoding_evidence=evidence,
                 notes=tuple(self.notes),
             )
@@ -165,7 +180,7 @@ def read_sdar(
     special_tokens: Mapping[str, int] | None = None,
 ) -> DenseSpec:
     """SDAR and TraDo (models.md 3.1, 3.2). Raises CheckpointError naming the file and the field."""
-    r = _Reading(config, generation_config, special_tokens)
+    r = Reading(config, generation_config, special_tokens)
     length = r.c.integer("block_size", default=4, minimum=1)
     base = DecodeSettings(threshold=0.9, steps=length, temperature=1.0)
     evidence = (
@@ -184,7 +199,7 @@ def read_a2d(
 ) -> DenseSpec:
     """dllm's Qwen3 diffusion models, BD3LM (blocks) or MDLM (whole sequence); models.md 3.6. Raises
     CheckpointError where nothing says which."""
-    r = _Reading(config, generation_config, special_tokens)
+    r = Reading(config, generation_config, special_tokens)
     kind, evidence = _a2d_kind(r, folder_name)
     if kind == "bd3lm":
         length = _first(r, ("block_size", "block_length"), 32)
@@ -204,7 +219,7 @@ def read_fast_dllm(
     special_tokens: Mapping[str, int] | None = None,
 ) -> DenseSpec:
     """Fast-dLLM v2 (models.md 3.3)."""
-    r = _Reading(config, generation_config, special_tokens)
+    r = Reading(config, generation_config, special_tokens)
     length = r.c.integer("bd_size", default=32, minimum=1)
     window = _first(r, ("small_block_size",), min(8, length))
     if length % window:
@@ -227,7 +242,7 @@ def read_dream(
     special_tokens: Mapping[str, int] | None = None,
 ) -> DenseSpec:
     """Dream-7B (models.md 3.4)."""
-    r = _Reading(config, generation_config, special_tokens)
+    r = Reading(config, generation_config, special_tokens)
     rule = r.g.get("alg")
     evidence = f"Decoding dream.{rule}: generation_config.json names alg {rule}."
     if rule is None:
@@ -255,7 +270,7 @@ def read_llada(
     special_tokens: Mapping[str, int] | None = None,
 ) -> DenseSpec:
     """LLaDA-8B (models.md 4)."""
-    r = _Reading(config, generation_config, special_tokens)
+    r = Reading(config, generation_config, special_tokens)
     c = r.c
     refuse_unbuilt(c, _LLADA_FIXED)
     stated = c.integer("vocab_size", minimum=1)
@@ -263,7 +278,8 @@ def read_llada(
     heads = c.integer("n_heads", minimum=1)
     hidden = c.integer("d_model", minimum=1)
     released = vocab == LLADA_VOCAB
-    mask, stops = r.ids(LLADA_MASK if released else None, LLADA_END if released else None, vocab)
+    stops = r.stop_ids(LLADA_END if released else None, vocab)
+    mask = r.mask_id(LLADA_MASK if released else None, vocab, stops)
     window = _first(r, ("block_length",), 32)
     return _checked(
         DenseSpec(
@@ -295,7 +311,7 @@ def read_llada(
     )
 
 
-def _a2d_kind(r: _Reading, folder_name: str) -> tuple[A2dRule, str]:
+def _a2d_kind(r: Reading, folder_name: str) -> tuple[A2dRule, str]:
     for fields in (r.g, r.c):
         stated = fields.get("decoding")
         for kind in A2D_RULES:
@@ -321,7 +337,7 @@ def _a2d_kind(r: _Reading, folder_name: str) -> tuple[A2dRule, str]:
     )
 
 
-def _first(r: _Reading, names: tuple[str, ...], default: int) -> int:
+def _first(r: Reading, names: tuple[str, ...], default: int) -> int:
     """The first of some names that generation_config.json or config.json has."""
     for fields in (r.g, r.c):
         for name in names:

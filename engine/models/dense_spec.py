@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Literal
 
 from engine.models.family import TensorTable
+from engine.models.noise_canvas import NoiseCanvas
 from engine.models.residual_spec import ResidualSpec
 from engine.types import DecodeSettings
 
@@ -55,8 +56,8 @@ class Blocks:
 class DenseSpec:
     """The numbers of one checkpoint. Sizes in elements, ids in the checkpoint's vocabulary.
 
-    qk_norm: heads are normalised before RoPE. qkv_bias: on the three projections alone. sampler:
-    which rule the decoding name stands for is its family's business.
+    qk_norm: heads are normalised before RoPE. qkv_bias: on the three projections alone. noise: the
+    canvas is random tokens, and there is no mask.
     """
 
     family: str
@@ -75,11 +76,12 @@ class DenseSpec:
     vocab_size: int
     max_position_embeddings: int
     blocks: Blocks
-    mask_token_id: int
+    mask_token_id: int | None
     stop_ids: tuple[int, ...]
     decoding: str
     defaults: DecodeSettings
     residual: ResidualSpec | None = None
+    noise: NoiseCanvas | None = None
     decoding_evidence: str = ""
     notes: tuple[str, ...] = ()
 

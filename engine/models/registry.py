@@ -5,7 +5,7 @@ One line a family. Knows no torch; a family's parts are imported when a checkpoi
 
 from __future__ import annotations
 
-from engine.models import dense_readers, llada2_spec
+from engine.models import dense_readers, llada2_spec, qwen_dlm
 from engine.models.family import Family
 
 FAMILIES: tuple[Family, ...] = (
@@ -15,6 +15,7 @@ FAMILIES: tuple[Family, ...] = (
     dense_readers.FAST_DLLM,
     dense_readers.DREAM,
     dense_readers.LLADA,
+    qwen_dlm.FAMILY,
 )
 
 # Start of model_type, or of the architecture's name, lower case -> family. Diffusion models that

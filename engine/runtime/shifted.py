@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from engine.decoding.judge import Judgement, judge
+from engine.decoding.judge import Judgement
 from engine.decoding.rules import Rule
 from engine.decoding.state import BlockState, RowSettings
 from engine.decoding.steering import SteeringState
@@ -53,7 +53,7 @@ class ShiftedBlockProgram(StepProgram):
     def prefill(self, ids: Tensor, positions: Tensor, bound: int) -> None:
         """See `StepProgram.prefill`. A prompt that ends with a block's end also gives the token
         after it."""
-        hidden = self.model(self.model.embed(ids), positions, self._attend(positions, bound))
+        hidden = self.model(self.model.embed(ids), positions, self._attend(positions, bound, 0))
         place = self.prompt_ends - 1 - positions[:, :1]
         here = (place >= 0) & (place < ids.shape[1])
         self._foresee(hidden, place.clamp(0, ids.shape[1] - 1), here)
@@ -62,7 +62,7 @@ class ShiftedBlockProgram(StepProgram):
         """Also says the first token of the block that begins."""
         positions = self._previous_positions()
         ids = self.state.previous
-        hidden = self.model(self.model.embed(ids), positions, self._attend(positions, bound))
+        hidden = self.model(self.model.embed(ids), positions, self._attend(positions, bound, 0))
         last = torch.full_like(self.foreseen, ids.shape[1] - 1)
         self._foresee(hidden, last, torch.ones_like(self.state.finished))
 
@@ -81,13 +81,10 @@ class ShiftedBlockProgram(StepProgram):
         open_first = (first == self.rule.mask_id) & (state.start > 0)
         first.copy_(torch.where(open_first & ~state.finished, self.foreseen, first))
         positions = state.positions
-        attend = self._attend(positions, bound)
+        attend = self._attend(positions, bound, self.block_length)
         hidden = self.model(self._embeds(state.tokens), positions, attend)
         hidden = torch.cat((hidden[:, :1], hidden[:, :-1]), dim=1)
-        logits = self.model.logits(hidden)
-        judgement = judge(logits, settings, positions, state.step, self.suppressed, steering)
-        self._apply(judgement, settings)
-        return judgement
+        return self._judged(self.model.logits(hidden), settings, steering)
 
     def _foresee(self, hidden: Tensor, place: Tensor, here: Tensor) -> None:
         """Keeps what hidden [B, T, H] says at place [B, 1], in rows where `here`."""

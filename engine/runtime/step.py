@@ -68,7 +68,7 @@ class StepProgram:
     def prefill(self, ids: Tensor, positions: Tensor, bound: int) -> None:
         """Writes the KV of blocks whose tokens are final: ids, positions int64 [B, T], T a whole
         number of blocks. No logits."""
-        self.model(self.model.embed(ids), positions, self._attend(positions, bound))
+        self.model(self.model.embed(ids), positions, self._attend(positions, bound, 0))
 
     def commit(self, bound: int) -> None:
         """Writes the KV of the finished block before this one, in a forward of its own."""
@@ -96,11 +96,10 @@ class StepProgram:
             where = torch.cat((self._previous_positions(), positions), dim=1)
         else:
             ids, where = state.tokens, positions
-        hidden = self.model(self._embeds(ids), where, self._attend(where, bound))
+        attend = self._attend(where, bound, self.block_length)
+        hidden = self.model(self._embeds(ids), where, attend)
         logits = self.model.logits(hidden[:, -self.block_length :])
-        judgement = judge(logits, settings, positions, state.step, self.suppressed, steering)
-        self._apply(judgement, settings)
-        return judgement
+        return self._judged(logits, settings, steering)
 
     def step_and_ahead(
         self,
@@ -121,8 +120,8 @@ class StepProgram:
         length, positions = self.block_length, state.positions
         where = torch.cat((positions, positions + length), dim=1)
         ids = torch.cat((state.tokens, next_canvas), dim=1)
-        hidden = self.model(self.model.embed(ids), where, self._attend(where, bound))
-        logits = self.model.logits(hidden)
+        attend = self._attend(where, bound, 2 * length)
+        logits = self.model.logits(self.model(self.model.embed(ids), where, attend))
         here, there = logits[:, :length], logits[:, length:]
         zero = torch.zeros_like(state.step)
         judgement = judge(here, settings, positions, state.step, self.suppressed, steering)
@@ -139,18 +138,24 @@ class StepProgram:
         before, block = embeds[:, : -self.block_length], embeds[:, -self.block_length :]
         return torch.cat((before, self.carry.add_to(block, self.state)), dim=1)
 
-    def _apply(self, judgement: Judgement, settings: RowSettings) -> None:
-        """The rule, and what the next step will carry."""
-        self.rule.apply(self.state, judgement, settings)
+    def _judged(
+        self, logits: Tensor, settings: RowSettings, steering: SteeringState | None
+    ) -> Judgement:
+        """Logits of the block, judged; then the rule, and what the next step will carry."""
+        state = self.state
+        judgement = judge(logits, settings, state.positions, state.step, self.suppressed, steering)
+        self.rule.apply(state, judgement, settings)
         if self.carry is not None:
             self.carry.keep(judgement, self._undecided())
+        return judgement
 
     def _undecided(self) -> Tensor:
         """bool [B, L]: positions that may still carry a residual."""
         return (self.state.tokens == self.rule.mask_id) & ~self.state.prompt
 
-    def _attend(self, where: Tensor, bound: int) -> Attend:
-        """Who sees whom in a forward over `where` (int64 [B, T])."""
+    def _attend(self, where: Tensor, bound: int, canvas: int) -> Attend:
+        """Who sees whom in a forward over `where` (int64 [B, T]), of which the last `canvas`
+        positions are being denoised and the others final."""
         return CachedAttend(self.cache, where, bound, self.block_length)
 
     def _previous_positions(self) -> Tensor:

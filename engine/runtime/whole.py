@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.decoding.judge import Judgement, judge
+from engine.decoding.judge import Judgement
 from engine.decoding.rules import Rule
 from engine.decoding.state import BlockState, RowSettings
 from engine.decoding.steering import SteeringState
@@ -81,7 +81,4 @@ class WholeSequenceProgram(StepProgram):
         hidden = self.model(embeds, positions, MaskAttend(seen))
         if self.shift:
             hidden = torch.cat((hidden[:, :1], hidden[:, :-1]), dim=1)
-        logits = self.model.logits(hidden)
-        judgement = judge(logits, settings, positions, state.step, self.suppressed, steering)
-        self._apply(judgement, settings)
-        return judgement
+        return self._judged(self.model.logits(hidden), settings, steering)

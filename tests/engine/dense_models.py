@@ -20,6 +20,7 @@ from engine.models.dense_readers import (
     read_llada,
     read_sdar,
 )
+from engine.models.qwen_dlm import read_qwen_dlm
 from engine.runtime.eager import EagerRuntime
 from engine.runtime.graph import GraphRuntime
 from engine.runtime.pieces import ReplyPieces, make_pieces
@@ -68,6 +69,9 @@ GENERATION: dict[str, dict[str, Any]] = {
     "mdlm": {"decoding": "mdlm", "block_size": 8},
     "llada": {"block_length": 8},
 }
+NOISE = HF | {"model_type": "qwen_dlm", "canvas_length": 8, "commit_attention": "causal"}
+CONFIGS["qwen_dlm"] = {k: v for k, v in NOISE.items() if k != "mask_token_id"}
+GENERATION["qwen_dlm"] = {"entropy_bound": 1.0, "confidence_threshold": 0.4}
 READERS = {
     "sdar": read_sdar,
     "bd3lm": read_a2d,
@@ -75,6 +79,7 @@ READERS = {
     "fast_dllm": read_fast_dllm,
     "dream": read_dream,
     "llada": read_llada,
+    "qwen_dlm": read_qwen_dlm,
 }
 FAMILIES = tuple(READERS)
 
@@ -87,15 +92,21 @@ def dense_model(
     spec = READERS[family](CONFIGS[family] | changes, generation)
     model = parts_of(spec).build(spec)
     assert isinstance(model, Dense)
-    generator = torch.Generator().manual_seed(seed)
+    fill(model, seed)
+    return model.eval().requires_grad_(False)
+
+
+def fill(model: torch.nn.Module, seed: int) -> None:
+    """A residual adapter is drawn apart, so that the rest is what it would be without one."""
+    base, apart = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed + 1)
+    tied = getattr(model, "lm_head", None) is None
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if "norm" not in name and "residual" not in name:
-                head = "lm_head" in name or ("embed" in name and model.lm_head is None)
-                weight.copy_(
-                    torch.randn(weight.shape, generator=generator) * (0.9 if head else 0.3)
-                )
-    return model.eval().requires_grad_(False)
+            if "norm" in name or "alpha" in name:
+                continue
+            head = "lm_head" in name or ("embed" in name and tied)
+            generator = apart if "residual" in name else base
+            weight.copy_(torch.randn(weight.shape, generator=generator) * (0.9 if head else 0.3))
 
 
 def pieces_for(

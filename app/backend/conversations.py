@@ -10,18 +10,20 @@ line is one record:
     {"kind": "answer", "id", "text", "reason", "figures", "failure"}   how it ended
 
 Only the last line of a file can be torn by a kill; it is dropped on reading and never glued to the
-next record. It refuses to know widgets and engines.
+next record. A file is the conversation it is named after, so that a damaged first line costs only
+itself. It refuses to know widgets and engines.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import threading
 import time
 import uuid
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -109,8 +111,8 @@ class Conversation:
     def title(self) -> str:
         """The first line of the first prompt, shortened; never empty."""
         for message in self.messages:
-            if message.role == "user" and message.text.strip():
-                line = message.text.strip().splitlines()[0]
+            begins = message.text[:2000].split("\n") if message.role == "user" else []
+            for line in filter(None, map(str.strip, begins)):
                 return line if len(line) <= 60 else line[:59].rstrip() + "…"
         return "New chat"
 
@@ -129,7 +131,8 @@ def new_id() -> str:
 class Journal:
     """Appends records and reads conversations back. Safe to call from several threads.
 
-    `problem` is None, or a sentence on why nothing can be kept; writing then goes on being tried.
+    `problem` is None, or a sentence on why nothing can be kept. What could not be written is kept
+    in memory, and written before the next record that can be.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -137,6 +140,7 @@ class Journal:
         self.problem: str | None = None
         self._lock = threading.Lock()
         self._partial: dict[str, str] = {}
+        self._unsaved: dict[str, list[bytes]] = {}  # conversation: its records not in the file yet
 
     def begin(self, conversation: Conversation) -> None:
         self._append(
@@ -187,10 +191,11 @@ class Journal:
 
     def sync(self, conversation: str) -> None:
         """Waits until the disk has the conversation (power loss, not only a kill). Slow: not for
-        the GUI thread.
+        the GUI thread, which may write meanwhile.
         """
         try:
-            with self._lock, open(self._path(conversation), "rb") as stream:
+            # opened for writing: Windows flushes no other file
+            with open(self._path(conversation), "r+b") as stream:
                 os.fsync(stream.fileno())
         except OSError as error:
             self._failed(error)
@@ -200,7 +205,7 @@ class Journal:
         found: list[Conversation] = []
         for path in self.folder.glob("*.jsonl"):
             try:
-                conversation = _read(path)
+                conversation = _read(path) if path.is_file() else None
             except OSError as error:
                 log.warning("conversation %s cannot be read: %s", path.name, error)
                 continue
@@ -213,26 +218,35 @@ class Journal:
 
     def _append(self, conversation: str, record: dict[str, Any]) -> None:
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
-        try:
-            with self._lock:
+        with self._lock:
+            self._unsaved.setdefault(conversation, []).append(line)
+            try:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                with open(self._path(conversation), "ab+") as stream:
-                    if stream.seek(0, os.SEEK_END) > 0:
-                        stream.seek(-1, os.SEEK_END)
-                        if stream.read(1) != b"\n":  # a kill tore the last record: start a new line
-                            line = b"\n" + line
-                    stream.write(line)
-        except OSError as error:
-            self._failed(error)
-        else:
-            self.problem = None
+                for each in list(self._unsaved):
+                    _write(self._path(each), b"".join(self._unsaved[each]))
+                    del self._unsaved[each]
+            except OSError as error:
+                self._failed(error)
+            else:
+                self.problem = None
 
     def _failed(self, error: OSError) -> None:
         self.problem = (
-            f"Conversations cannot be saved in {self.folder} ({error.strerror}). "
+            f"Conversations cannot be saved in {self.folder} ({error.strerror or error}). "
             "They are kept until the window is closed."
         )
         log.warning("journal: %s", error)
+
+
+def _write(path: Path, lines: bytes) -> None:
+    """Appends whole records. After a write that was cut short it may be called again with the same
+    ones: a record that is there twice reads like one."""
+    with open(path, "ab+") as stream:
+        if stream.seek(0, os.SEEK_END) > 0:
+            stream.seek(-1, os.SEEK_END)
+            if stream.read(1) != b"\n":  # the last record was torn: start a new line
+                lines = b"\n" + lines
+        stream.write(lines)
 
 
 def _common_prefix(a: str, b: str) -> int:
@@ -242,58 +256,94 @@ def _common_prefix(a: str, b: str) -> int:
     return next(i for i, pair in enumerate(zip(a, b + "\0", strict=False)) if pair[0] != pair[1])
 
 
-def _read(path: Path) -> Conversation | None:
-    conversation: Conversation | None = None
+def _read(path: Path) -> Conversation:
+    conversation = Conversation(id=path.stem, created=path.stat().st_mtime)
     for number, raw in enumerate(path.read_bytes().split(b"\n"), start=1):
         if not raw.strip():
             continue
         try:
             record = json.loads(raw.decode("utf-8", "surrogatepass"))
-            conversation = _applied(conversation, record)
-        except (ValueError, KeyError, TypeError) as error:
+            conversation = _applied(conversation, _Record(record))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             log.warning("%s line %d is damaged and skipped: %s", path.name, number, error)
-    if conversation and conversation.messages and conversation.messages[-1].role == "user":
+    if conversation.messages and conversation.messages[-1].role == "user":
         # killed before its answer began: the place is kept, so that it can be asked for again
         missing = ChatMessage(new_id(), "assistant", "", status=MessageStatus.INTERRUPTED)
         conversation = conversation.with_message(missing)
     return conversation
 
 
-def _applied(conversation: Conversation | None, record: dict[str, Any]) -> Conversation | None:
+class _Record:
+    """One record whose fields have the types they are asked for, or raise TypeError (KeyError when
+    missing): a file can be damaged, or written by somebody else."""
+
+    def __init__(self, values: object) -> None:
+        if not isinstance(values, dict):
+            raise TypeError(f"an object is expected, not {values!r:.40}")
+        self._values: dict[str, object] = values
+
+    def text(self, name: str) -> str:
+        value = self._values[name]
+        if not isinstance(value, str):
+            raise TypeError(f"{name} must be text, not {value!r:.40}")
+        return value
+
+    def number(self, name: str) -> float:
+        value = self._values[name]
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{name} must be a number, not {value!r:.40}")
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is not finite")
+        return value
+
+    def part(self, name: str) -> _Record | None:
+        value = self._values[name]
+        return None if value is None else _Record(value)
+
+
+def _applied(conversation: Conversation, record: _Record) -> Conversation:
     """The conversation after one record. Raises KeyError, TypeError or ValueError for a malformed
     one.
     """
-    kind = record["kind"]
+    kind = record.text("kind")
     if kind == "conversation":
-        return Conversation(id=record["id"], created=float(record["created"]))
-    if conversation is None:
-        raise ValueError("the first record is not the conversation's")
+        return replace(conversation, created=record.number("created"))
     if kind == "prompt":
-        return conversation.with_message(ChatMessage(record["id"], "user", record["text"]))
+        return conversation.with_message(
+            ChatMessage(record.text("id"), "user", record.text("text"))
+        )
     if kind == "reply":
         return conversation.with_message(
             ChatMessage(
-                record["id"],
+                record.text("id"),
                 "assistant",
                 "",
                 status=MessageStatus.INTERRUPTED,
-                model=record["model"],
+                model=record.text("model"),
             )
         )
-    message = {m.id: m for m in conversation.messages}[record["id"]]
+    message = {m.id: m for m in conversation.messages}[record.text("id")]
     if kind == "partial":
-        text = message.text[: record["keep"]] + record["tail"]
+        text = message.text[: max(0, int(record.number("keep")))] + record.text("tail")
         return conversation.with_message(replace(message, text=text))
     if kind == "answer":
-        figures, failure = record["figures"], record["failure"]
+        figures, failure = record.part("figures"), record.part("failure")
         return conversation.with_message(
             replace(
                 message,
-                text=record["text"],
-                reason=record["reason"],
+                text=record.text("text"),
+                reason=record.text("reason"),
                 status=MessageStatus.FAILED if failure else MessageStatus.DONE,
-                figures=Figures(**figures) if figures else None,
-                failure=Failure(**failure) if failure else None,
+                figures=_figures(figures) if figures else None,
+                failure=Failure(*(failure.text(f.name) for f in fields(Failure)))
+                if failure
+                else None,
             )
         )
-    raise ValueError(f"unknown record kind {kind!r}")
+    raise ValueError(f"unknown record kind {kind!r:.40}")
+
+
+def _figures(record: _Record) -> Figures:
+    counts = (int(record.number(name)) for name in ("tokens", "forwards", "blocks"))
+    rates = (record.number(f.name) for f in fields(Figures)[3:])
+    return Figures(*counts, *rates)

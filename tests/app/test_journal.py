@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.backend import conversations
 from app.backend.conversations import (
     ChatMessage,
     Conversation,
@@ -173,3 +175,85 @@ def test_a_title_is_one_short_line() -> None:
     assert len(title) <= 60
     assert title.endswith("…")
     assert "\n" not in title
+
+
+def test_what_could_not_be_written_is_written_once_the_folder_can_be(tmp_path: Path) -> None:
+    blocker = tmp_path / "conversations"
+    blocker.write_text("in the way")
+    journal = Journal(blocker)
+    write(journal, "one", "one two")
+    assert journal.problem is not None
+    blocker.unlink()
+    journal.partial("talk", "a", "one two three")
+    assert journal.problem is None
+    prompt, answer = read(blocker).messages
+    assert (prompt, answer.text) == (PROMPT, "one two three")
+
+
+def test_a_write_that_was_cut_short_is_made_good_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path)
+    whole = conversations._write
+
+    def disk_full(path: Path, lines: bytes) -> None:
+        whole(path, lines[: len(lines) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(conversations, "_write", disk_full)
+    write(journal, "one", "one two")
+    assert "No space left" in (journal.problem or "")
+    monkeypatch.undo()
+    journal.partial("talk", "a", "onE")
+    prompt, answer = read(tmp_path).messages
+    assert (prompt, answer.text) == (PROMPT, "onE")
+
+
+def test_a_damaged_first_line_costs_only_itself(tmp_path: Path) -> None:
+    write(Journal(tmp_path), "one")
+    path = tmp_path / "talk.jsonl"
+    path.write_bytes(b"\0\0\0" + path.read_bytes()[3:])
+    talk = read(tmp_path)
+    assert talk.id == "talk"
+    assert talk.messages[0] == PROMPT
+
+
+def test_a_copied_file_is_a_conversation_of_its_own(tmp_path: Path) -> None:
+    write(Journal(tmp_path), "one")
+    (tmp_path / "copy.jsonl").write_bytes((tmp_path / "talk.jsonl").read_bytes())
+    assert {talk.id for talk in Journal(tmp_path).read_all()} == {"talk", "copy"}
+
+
+ODD = (None, 5, -3, True, "z", [], {}, [1], {"a": 1}, float("inf"), float("nan"))
+
+
+def test_no_damaged_record_keeps_the_others_from_being_read(tmp_path: Path) -> None:
+    """Every field of every record replaced by every odd value, and odd values as whole records."""
+    write(Journal(tmp_path), "one")
+    done = replace(ANSWER, text="two", status=MessageStatus.DONE, figures=FIGURES)
+    Journal(tmp_path).answer("talk", done)
+    path = tmp_path / "talk.jsonl"
+    records = [json.loads(line) for line in path.read_bytes().splitlines()]
+    for number, record in enumerate(records):
+        for odd in (*({**record, field: odd} for field in record for odd in ODD), *ODD):
+            changed = [*records[:number], odd, *records[number + 1 :]]
+            path.write_text("\n".join(map(json.dumps, changed)) + "\n")
+            talk = read(tmp_path)
+            for message in talk.messages:
+                assert isinstance(message.id, str), changed
+                assert isinstance(message.text, str), changed
+                assert message.figures is None or message.figures.tpf > -1, changed
+            assert talk.title, changed
+
+
+def test_a_record_nested_without_end_is_skipped(tmp_path: Path) -> None:
+    write(Journal(tmp_path), "one")
+    path = tmp_path / "talk.jsonl"
+    path.write_bytes(b"[" * 200_000 + b"\n" + path.read_bytes())
+    assert read(tmp_path).messages[0] == PROMPT
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_among_the_conversations_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    assert Journal(tmp_path).read_all() == []

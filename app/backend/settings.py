@@ -18,6 +18,7 @@ from app.backend.files import write_atomically
 
 VERSION = 1
 APPEARANCES = ("system", "light", "dark")
+LEAST_TOKENS, MOST_TOKENS = 32, 8192  # of one answer
 Document = dict[str, Any]
 # version found in a file -> function giving the document of the next version
 MIGRATIONS: Mapping[int, Callable[[Document], Document]] = {}
@@ -86,7 +87,7 @@ class SettingsStore:
             return Settings()
         try:
             return self._migrated(json.loads(text))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             return self._set_aside(error)
 
     def _migrated(self, document: object) -> Settings:
@@ -126,6 +127,8 @@ def _checked(settings: Settings) -> Settings:
         raise ValueError(f"appearance must be one of {APPEARANCES}, not {settings.appearance!r}")
     if not isinstance(settings.reduce_motion, bool):
         raise ValueError(f"reduce_motion must be true or false, not {settings.reduce_motion!r}")
-    if not isinstance(settings.answer_tokens, int) or not 1 <= settings.answer_tokens <= 65_536:
-        raise ValueError(f"answer_tokens must be 1 to 65536, not {settings.answer_tokens!r}")
+    tokens = settings.answer_tokens
+    whole = isinstance(tokens, int) and not isinstance(tokens, bool)
+    if not whole or not LEAST_TOKENS <= tokens <= MOST_TOKENS:
+        raise ValueError(f"answer_tokens must be {LEAST_TOKENS} to {MOST_TOKENS}, not {tokens!r}")
     return settings

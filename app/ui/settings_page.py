@@ -20,7 +20,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.backend.files import AppFolders
-from app.backend.settings import SettingsStore
+from app.backend.settings import LEAST_TOKENS, MOST_TOKENS, SettingsStore
 from app.ui.controls import CheckBox
 from app.ui.theme import Shape, Space, Theme
 
@@ -82,7 +82,7 @@ class SettingsPage(QScrollArea):
         row = QHBoxLayout()
         row.setSpacing(Space.M)
         self.tokens = QSpinBox()
-        self.tokens.setRange(32, 8192)
+        self.tokens.setRange(LEAST_TOKENS, MOST_TOKENS)
         self.tokens.setSingleStep(32)
         self.tokens.setSuffix(self.tr(" tokens"))
         self.tokens.setValue(self._store.current.answer_tokens)

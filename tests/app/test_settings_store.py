@@ -67,7 +67,20 @@ def test_a_file_from_a_newer_version_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"appearance": "dark"}', '{"version": 1, "appearance": "pink"}', ""]
+    "text",
+    [
+        "{",
+        "[]",
+        '{"appearance": "dark"}',
+        '{"version": 1, "appearance": "pink"}',
+        '{"version": 1e999}',
+        '{"version": 1, "answer_tokens": 31}',
+        '{"version": 1, "answer_tokens": 8193}',
+        '{"version": 1, "answer_tokens": true}',
+        "[" * 200_000,
+        "",
+    ],
+    ids=lambda text: text[:40],
 )
 def test_a_damaged_file_is_kept_aside_and_said(tmp_path: Path, text: str) -> None:
     path = tmp_path / "settings.json"

@@ -8,6 +8,7 @@ of models, and refuses nothing: what it is told to write has been planned.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Sequence
@@ -74,8 +75,7 @@ class NewFile:
         try:
             if self.is_new:
                 self._file.truncate(layout.size)
-                if hasattr(os, "posix_fallocate"):  # now rather than after an hour
-                    os.posix_fallocate(self._file.fileno(), 0, layout.size)
+                _reserve(self._file.fileno(), layout.size)
                 self._file.write(layout.header)
                 self._file.flush()
         except BaseException:
@@ -117,6 +117,18 @@ class NewFile:
             self.close()
         else:
             self._file.close()
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Lets a full disk say so now rather than after an hour. Some systems cannot; that is no fault
+    of the file."""
+    if not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
 
 
 def _has_layout(path: Path, layout: FileLayout) -> bool:

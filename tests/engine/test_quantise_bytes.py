@@ -228,6 +228,28 @@ def test_modelopt_expands_a_copy_to_the_same_weights(everything: dict[Layout, Pa
     checkpoint.release()
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_matrices_that_programs_fuse_share_the_larger_scale(
+    shared_fixtures: Path, tmp_path: Path, layout: Layout
+) -> None:
+    end = RULES[layout].global_scale
+    scales: dict[bool, dict[str, Tensor]] = {}
+    for shared in (True, False):
+        target = tmp_path / str(shared)
+        options = QuantiseOptions(layout=layout, shared_scales=shared)
+        quantise(shared_fixtures / "sdar-tiny", target, options)
+        tensors = load_file(target / "model.safetensors")
+        scales[shared] = {n: t for n, t in tensors.items() if n.endswith(f".{end}")}
+    largest = max if layout == "modelopt" else min  # one multiplies, the other divides
+    for base, parts in (("self_attn", "qkv"), ("mlp", ("gate", "up"))):
+        names = [f"model.layers.1.{base}.{part}_proj.{end}" for part in parts]
+        own = [float(scales[False][name]) for name in names]
+        assert len(set(own)) == len(own)
+        assert {float(scales[True][name]) for name in names} == {largest(own)}
+    alone = f"model.layers.1.mlp.down_proj.{end}"
+    assert torch.equal(scales[True][alone], scales[False][alone])
+
+
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("suffix", ["", ".weight"])
 def test_stacked_experts_give_the_bytes_of_separate_ones(

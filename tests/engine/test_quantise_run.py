@@ -1,80 +1,22 @@
-"""Making a copy: what is asked for, what is refused, and what a kill or a full disk leaves."""
+"""Making a copy: what is asked for, what is written, and what is refused."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import shutil
-import signal
-import subprocess
-import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from folder_maker import INDEX, copy_folder, edit_tensors, shard, write_tokenizer
+from quantise_runs import EXPERT, SMALL, StopAfter, contents, refused
 from safetensors.torch import load_file
 
 from engine.checkpoint import open_checkpoint
 from engine.checkpoint.quantiser import Choice, QuantiseOptions, QuantiseReport, convert, quantise
 from engine.checkpoint.quantiser.report import REPORT
-from engine.checkpoint.quantiser.state import JOURNAL, LOCK
-from engine.checkpoint.tensor_file import Bytes
-from engine.checkpoint.tensor_writer import NewFile
-from engine.errors import CheckpointError, RuntimeFailure, UnblurError
+from engine.errors import RuntimeFailure, UnblurError
 from engine.types import LoadProgress
-
-SMALL = QuantiseOptions(shard_bytes=100_000)  # five files instead of one
-EXPERT = "model.layers.1.mlp.experts.3.up_proj"
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """Every file but the report, which holds a time."""
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.name != REPORT}
-
-
-@pytest.fixture(scope="module")
-def whole(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What an undisturbed run writes."""
-    target = tmp_path_factory.mktemp("whole") / "copy"
-    quantise(tiny_folder, target, SMALL)
-    return contents(target)
-
-
-def refused(source: Path | str, target: Path | str, **options: object) -> CheckpointError:
-    """The error, after checking what every error owes a person."""
-    with pytest.raises(CheckpointError) as caught:
-        quantise(source, target, QuantiseOptions(**options))  # pyright: ignore[reportArgumentType]
-    error = caught.value
-    assert error.message.endswith(".")
-    assert error.action
-    return error
-
-
-class StopAfter:
-    """Progress that sets `stop` once a number of bytes is quantised."""
-
-    def __init__(self, count: int) -> None:
-        self.count, self.stop = count, threading.Event()
-        self.seen: list[LoadProgress] = []
-
-    def __call__(self, progress: LoadProgress) -> None:
-        self.seen.append(progress)
-        if progress.phase == "Quantising" and progress.done_bytes >= self.count:
-            self.stop.set()
-
-
-def stopped_run(source: Path, target: Path, options: QuantiseOptions = SMALL) -> Path:
-    """A run that was stopped half-way; returns what it left."""
-    after = StopAfter(300_000)
-    with pytest.raises(RuntimeFailure) as caught:
-        quantise(source, target, options, progress=after, stop=after.stop)
-    assert caught.value.code == "quantise.stopped"
-    assert not target.exists()
-    return target.with_name(target.name + ".partial")
 
 
 def test_small_pieces_and_small_files_hold_the_same_tensors(
@@ -97,13 +39,12 @@ def test_small_pieces_and_small_files_hold_the_same_tensors(
     assert index["metadata"]["total_size"] == size
 
 
-def test_a_sharded_source_gives_the_same_copy(
-    tiny_folder: Path, tmp_path: Path, whole: dict[str, bytes]
-) -> None:
+def test_a_sharded_source_gives_the_same_copy(tiny_folder: Path, tmp_path: Path) -> None:
+    quantise(tiny_folder, tmp_path / "one", SMALL)
     folder = copy_folder(tiny_folder, tmp_path / "source")
     shard(folder, 3)
     quantise(folder, tmp_path / "copy", SMALL)
-    assert contents(tmp_path / "copy") == whole
+    assert contents(tmp_path / "copy") == contents(tmp_path / "one")
 
 
 def test_the_report_is_returned_and_lies_in_the_folder(tiny_folder: Path, tmp_path: Path) -> None:
@@ -296,157 +237,6 @@ def test_an_all_zero_matrix_stays_zero(tiny_folder: Path, tmp_path: Path, layout
     checkpoint.linear_into(name, out)
     checkpoint.release()
     assert not out.any()
-
-
-def test_a_stopped_copy_is_continued_to_the_same_bytes(
-    tiny_folder: Path, tmp_path: Path, whole: dict[str, bytes]
-) -> None:
-    partial = stopped_run(tiny_folder, tmp_path / "copy")
-    assert (partial / JOURNAL).is_file()
-    report = quantise(tiny_folder, tmp_path / "copy", SMALL)
-    assert report.resumed > 10
-    assert len(report.modules) == 48  # those done before are in the report too
-    assert contents(tmp_path / "copy") == whole
-    assert not partial.exists()
-
-
-KILLED = """
-import os, signal, sys
-from engine.checkpoint.quantiser import QuantiseOptions, quantise
-def progress(p):
-    if p.phase == "Quantising" and p.done_bytes > 300_000:
-        os.kill(os.getpid(), signal.SIGKILL)
-quantise(sys.argv[1], sys.argv[2], QuantiseOptions(shard_bytes=100_000), progress=progress)
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
-def test_a_killed_copy_is_continued_to_the_same_bytes(
-    tiny_folder: Path, tmp_path: Path, whole: dict[str, bytes], repo_root: Path
-) -> None:
-    answer = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tiny_folder), str(tmp_path / "copy")],
-        cwd=repo_root,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert answer.returncode == -signal.SIGKILL
-    assert [path.name for path in tmp_path.iterdir()] == ["copy.partial"]
-    assert quantise(tiny_folder, tmp_path / "copy", SMALL).resumed > 10
-    assert contents(tmp_path / "copy") == whole
-
-
-def cut_journal(partial: Path) -> None:
-    journal = partial / JOURNAL
-    journal.write_bytes(journal.read_bytes()[:-20])
-
-
-def flip_bytes(partial: Path) -> None:
-    """As after a power failure: the journal says done, the disk holds something else."""
-    path = partial / "model-00002-of-00005.safetensors"
-    data = bytearray(path.read_bytes())
-    for offset in range(len(data) - 3000, len(data) - 2000):
-        data[offset] ^= 0xFF
-    path.write_bytes(data)
-
-
-def lose_file(partial: Path) -> None:
-    (partial / "model-00001-of-00005.safetensors").unlink()
-
-
-@pytest.mark.parametrize("damage", [cut_journal, flip_bytes, lose_file])
-def test_what_an_unfinished_copy_says_is_checked_before_it_is_trusted(
-    tiny_folder: Path,
-    tmp_path: Path,
-    whole: dict[str, bytes],
-    damage: Callable[[Path], None],
-) -> None:
-    partial = stopped_run(tiny_folder, tmp_path / "copy")
-    damage(partial)
-    report = quantise(tiny_folder, tmp_path / "copy", SMALL)
-    assert report.resumed > 0
-    assert contents(tmp_path / "copy") == whole
-
-
-def test_other_options_or_another_source_do_not_continue_a_copy(
-    tiny_folder: Path, tmp_path: Path, whole: dict[str, bytes]
-) -> None:
-    folder = copy_folder(tiny_folder, tmp_path / "source")
-    target = tmp_path / "copy"
-    partial = stopped_run(folder, target)
-    before = contents(partial)
-    for options in (
-        QuantiseOptions(shard_bytes=100_000, layout="compressed-tensors"),
-        QuantiseOptions(shard_bytes=100_000, shared_scales=False),
-        QuantiseOptions(shard_bytes=100_000, choice=Choice(exclude=(EXPERT,))),
-    ):
-        with pytest.raises(CheckpointError) as caught:
-            quantise(folder, target, options)
-        assert caught.value.code == "quantise.other_partial"
-    edit_tensors(folder, lambda tensors: tensors[f"{EXPERT}.weight"].mul_(2))
-    with pytest.raises(CheckpointError) as caught:
-        quantise(folder, target, SMALL)
-    assert caught.value.code == "quantise.other_partial"
-    assert contents(partial) == before
-    edit_tensors(folder, lambda tensors: tensors[f"{EXPERT}.weight"].div_(2))
-    report = quantise(folder, target, QuantiseOptions(shard_bytes=100_000, restart=True))
-    assert report.resumed == 0
-    assert contents(target) == whole
-
-
-def test_two_processes_do_not_write_one_copy(tiny_folder: Path, tmp_path: Path) -> None:
-    target = tmp_path / "copy"
-
-    def second(progress: LoadProgress) -> None:
-        if progress.phase == "Quantising" and not codes:
-            codes.append(refused(tiny_folder, target).code)
-
-    codes: list[str] = []
-    quantise(tiny_folder, target, QuantiseOptions(), progress=second)
-    assert codes == ["quantise.busy"]
-    assert not (target / LOCK).exists()
-
-
-def test_a_disk_without_room_is_refused_before_the_work(
-    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usage = shutil.disk_usage(tmp_path)._replace(free=1_000_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    error = refused(tiny_folder, tmp_path / "copy")
-    assert error.code == "quantise.no_space"
-    assert "0.00 GB are free" in error.message
-    assert not list(tmp_path.rglob("*.safetensors"))
-
-
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [(errno.ENOSPC, "quantise.no_space"), (errno.EIO, "quantise.unwritable")],
-)
-def test_a_disk_that_fails_on_the_way_keeps_what_is_done(
-    tiny_folder: Path,
-    tmp_path: Path,
-    whole: dict[str, bytes],
-    monkeypatch: pytest.MonkeyPatch,
-    number: int,
-    code: str,
-) -> None:
-    write, count = NewFile.write, 0
-
-    def failing(self: NewFile, name: str, begin: int, data: Bytes) -> None:
-        nonlocal count
-        count += 1
-        if count > 100:
-            raise OSError(number, os.strerror(number))
-        write(self, name, begin, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(NewFile, "write", failing)
-        with pytest.raises(CheckpointError) as caught:
-            quantise(tiny_folder, tmp_path / "copy", SMALL)
-    assert caught.value.code == code
-    assert not (tmp_path / "copy").exists()
-    assert quantise(tiny_folder, tmp_path / "copy", SMALL).resumed > 10
-    assert contents(tmp_path / "copy") == whole
 
 
 def test_a_target_under_a_file_is_a_sentence(tiny_folder: Path, tmp_path: Path) -> None:

@@ -55,13 +55,13 @@ class QuantiseReport:
     left: Mapping[str, int]
     source_bytes: int
     written_bytes: int
-    seconds: float
     peak_bytes: int
-    resumed: int
-    copied: tuple[str, ...]
-    notes: tuple[str, ...]
-    logits: LogitDistance | None
-    not_compared: str
+    seconds: float = 0.0
+    resumed: int = 0
+    copied: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    logits: LogitDistance | None = None
+    not_compared: str = "not asked for"
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from engine.checkpoint.checkpoint import open_checkpoint
+from engine.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from engine.checkpoint.folder import TensorFiles, read_folder
-from engine.checkpoint.quantiser.choice import choose
+from engine.checkpoint.quantiser.choice import Chosen, choose
 from engine.checkpoint.quantiser.convert import convert, verify
 from engine.checkpoint.quantiser.files import copied_names, write_report, write_side_files
 from engine.checkpoint.quantiser.memory import peak_memory
@@ -62,8 +62,7 @@ def quantise(
     compare: measures the copy, given both folders (`engine.logit_distance`); if it fails, the
     report says why. progress and stop: as for a load. Raises CheckpointError for a source that
     cannot be used, a choice that cannot be met, a target that is taken or a disk that is full
-    (codes `quantise.*`),
-    RuntimeFailure `quantise.stopped`.
+    (codes `quantise.*`), RuntimeFailure `quantise.stopped`.
     """
     begun = time.monotonic()
     folder, place = Path(source), Path(target)
@@ -71,8 +70,7 @@ def quantise(
     partial = place.with_name(place.name + ".partial")
     _check_partial(partial)
     meter = _Meter(progress, stop, partial.name)
-    checkpoint = open_checkpoint(folder, progress=meter.scale("Checking the source"), stop=stop)
-    checkpoint.release()
+    checkpoint = meter.open(folder, "Checking the source")
     if checkpoint.layout != "bf16":
         raise refuse(
             "quantise.already_nvfp4",
@@ -80,13 +78,12 @@ def quantise(
             "Choose the bfloat16 checkpoint that it was made from.",
             file="config.json",
         )
-    spec = checkpoint.spec
-    chosen = choose(spec, options.choice)
+    chosen = choose(checkpoint.spec, options.choice)
     model = read_folder(folder)
     files = TensorFiles(model)
     try:
         plan = make_plan(
-            spec,
+            checkpoint.spec,
             checkpoint.inventory,
             files.entries,
             chosen.modules,
@@ -94,57 +91,75 @@ def quantise(
             _source_state(files),
         )
         with _disk_faults(partial, place):
-            errors, resumed = _write_weights(plan, files, partial, options, meter)
+            partial.mkdir(parents=True, exist_ok=True)
+            journal = Journal(partial, plan.fingerprint, options.restart)
+            try:
+                errors, resumed = _write_weights(plan, files, partial, journal, options, meter)
+                notes = write_side_files(
+                    model, checkpoint, chosen, plan, options, partial, place.name
+                )
+                written = meter.open(partial, "Checking the copy")
+                report = _report(checkpoint, written, chosen, options, errors)
+                report = replace(
+                    report,
+                    seconds=time.monotonic() - begun,
+                    resumed=resumed,
+                    copied=copied_names(model),
+                    notes=notes,
+                )
+                if compare is not None:
+                    report = meter.compared(report, compare, folder, partial)
+                write_report(report, partial)
+            finally:
+                journal.close()  # before the folder moves, which Windows refuses otherwise
+            _put_in_place(partial, place)
     finally:
         files.close()
-    with _disk_faults(partial, place):
-        notes = write_side_files(model, checkpoint, chosen, plan, options, partial, place.name)
-        written = open_checkpoint(partial, progress=meter.scale("Checking the copy"), stop=stop)
-        written.release()
-        report = QuantiseReport(
-            layout=options.layout,
-            choice=chosen.words,
-            family=checkpoint.title,
-            modules=_by_module(errors),
-            kinds=group_errors(errors, {e.module: spec.kind(e.module) for e in errors}),
-            layers=group_errors(errors, {e.module: _layer(e.module, spec) for e in errors}),
-            relative_error=together(errors),
-            left=chosen.left,
-            source_bytes=checkpoint.total_bytes,
-            written_bytes=written.total_bytes,
-            seconds=time.monotonic() - begun,
-            peak_bytes=peak_memory(),
-            resumed=resumed,
-            copied=copied_names(model),
-            notes=notes,
-            logits=None,
-            not_compared="not asked for",
-        )
-        if compare is not None:
-            report = _compared(report, compare, folder, partial, stop)
-        write_report(report, partial)
-        _put_in_place(partial, place)
     return report
 
 
+def _report(
+    checkpoint: Checkpoint,
+    written: Checkpoint,
+    chosen: Chosen,
+    options: QuantiseOptions,
+    errors: tuple[ModuleError, ...],
+) -> QuantiseReport:
+    """What is known from the two checkpoints and the errors."""
+    spec = checkpoint.spec
+    worst = sorted(errors, key=lambda error: -error.relative)
+    return QuantiseReport(
+        layout=options.layout,
+        choice=chosen.words,
+        family=checkpoint.title,
+        modules={error.module: error.relative for error in worst},
+        kinds=group_errors(errors, {e.module: spec.kind(e.module) for e in errors}),
+        layers=group_errors(errors, {e.module: _layer(e.module, spec) for e in errors}),
+        relative_error=together(errors),
+        left=chosen.left,
+        source_bytes=checkpoint.total_bytes,
+        written_bytes=written.total_bytes,
+        peak_bytes=peak_memory(),
+    )
+
+
 def _write_weights(
-    plan: Plan, files: TensorFiles, partial: Path, options: QuantiseOptions, meter: _Meter
+    plan: Plan,
+    files: TensorFiles,
+    partial: Path,
+    journal: Journal,
+    options: QuantiseOptions,
+    meter: _Meter,
 ) -> tuple[tuple[ModuleError, ...], int]:
     """Writes what the journal does not know as done. Returns all errors, and how many units were
     done before."""
-    partial.mkdir(parents=True, exist_ok=True)
-    journal = Journal(partial, plan.fingerprint, options.restart)
-    try:
-        _check_space(plan, partial)
-        meter.begin(plan.read_bytes, "Quantising")
-        resumed = sum(
-            _write_file(planned, files, partial, journal, options, meter) for planned in plan.files
-        )
-        order = [unit.name for planned in plan.files for unit in planned.units]
-        errors = tuple(error for name in order for error in journal.done[name].errors)
-    finally:
-        journal.close()
-    return errors, resumed
+    _check_space(plan, partial)
+    meter.begin(plan.read_bytes, "Quantising")
+    resumed = sum(
+        _write_file(planned, files, partial, journal, options, meter) for planned in plan.files
+    )
+    order = [unit.name for planned in plan.files for unit in planned.units]
+    return tuple(error for name in order for error in journal.done[name].errors), resumed
 
 
 def _write_file(
@@ -176,26 +191,55 @@ class _Meter:
         self._report, self._stop, self._partial = report, stop, partial
         self._done, self._total, self._phase = 0, 0, ""
 
-    def scale(self, phase: str) -> Callable[[int, int], None] | None:
-        """Progress of another pass, as `open_checkpoint` reports it."""
+    def open(self, folder: Path, phase: str) -> Checkpoint:
+        """A folder that has been validated, values included; its files are closed again."""
         report = self._report
-        if report is None:
-            return None
-        return lambda done, total: report(LoadProgress(done, total, phase))
+
+        def progress(done: int, total: int) -> None:
+            if report is not None:
+                report(LoadProgress(done, total, phase))
+
+        try:
+            checkpoint = open_checkpoint(folder, progress=progress, stop=self._stop)
+        except RuntimeFailure as error:
+            if self._stopping:
+                raise self._stopped() from error
+            raise
+        checkpoint.release()
+        return checkpoint
+
+    def compared(
+        self, report: QuantiseReport, compare: Compare, source: Path, copy: Path
+    ) -> QuantiseReport:
+        """The copy is as good as before when it cannot be compared (too little memory, no
+        template), so that this ends nothing; but being stopped does."""
+        try:
+            return replace(report, logits=compare(source, copy), not_compared="")
+        except UnblurError as error:
+            if self._stopping:
+                raise self._stopped() from error
+            return replace(report, not_compared=error.message)
 
     def begin(self, total: int, phase: str) -> None:
         self._done, self._total, self._phase = 0, total, phase
 
     def add(self, count: int) -> None:
         self._done += count
-        if self._stop is not None and self._stop.is_set():
-            raise RuntimeFailure(
-                "quantise.stopped",
-                f"Stopped; what is done so far is kept in {printable(self._partial)}.",
-                "Start it again with the same options to continue.",
-            )
+        if self._stopping:
+            raise self._stopped()
         if self._report is not None:
             self._report(LoadProgress(self._done, self._total, self._phase))
+
+    @property
+    def _stopping(self) -> bool:
+        return self._stop is not None and self._stop.is_set()
+
+    def _stopped(self) -> RuntimeFailure:
+        return RuntimeFailure(
+            "quantise.stopped",
+            f"Stopped; what is done so far is kept in {printable(self._partial)}.",
+            "Start it again with the same options to continue.",
+        )
 
 
 def _check_places(source: Path, target: Path) -> None:
@@ -288,28 +332,6 @@ def _put_in_place(partial: Path, place: Path) -> None:
     partial.rename(place)
     sync_folder(place.parent)
     remove_journal(place)
-
-
-def _compared(
-    report: QuantiseReport,
-    compare: Compare,
-    source: Path,
-    copy: Path,
-    stop: threading.Event | None,
-) -> QuantiseReport:
-    """The copy is as good as before when it cannot be compared (too little memory, no template), so
-    that this ends nothing; but being stopped does."""
-    try:
-        return replace(report, logits=compare(source, copy), not_compared="")
-    except UnblurError as error:
-        if stop is not None and stop.is_set():
-            raise
-        return replace(report, not_compared=error.message)
-
-
-def _by_module(errors: tuple[ModuleError, ...]) -> dict[str, float]:
-    worst = sorted(errors, key=lambda error: -error.relative)
-    return {error.module: error.relative for error in worst}
 
 
 def _layer(module: str, spec: FamilySpec) -> str:

@@ -33,7 +33,7 @@ from app.backend.model_services import ModelServices, open_services
 from app.backend.transfer.download import Download, kept_bytes
 from app.backend.transfer.faults import Interrupted, gigabytes
 from app.backend.transfer.fetch import Policy
-from app.backend.transfer.plan import DownloadPlan
+from app.backend.transfer.plan import DownloadPlan, refuse_if_here
 from app.backend.transfer.stop import Stop
 from engine.errors import UnblurError
 
@@ -159,6 +159,7 @@ def _get(options: argparse.Namespace, services: ModelServices) -> int:
     why_not = _why_not(found, sum_)
     if why_not and not options.anyway:
         raise UnblurError("models.not_advised", why_not, "Get it anyway: add --anyway.")
+    refuse_if_here(root, plan)
     path = _carried_out(Download(plan, root, services.tokens.get, Policy()))
     _show(options, {**document, "path": path}, [f"In {path}"])
     return 0

@@ -261,16 +261,44 @@ def test_an_absent_models_folder_is_not_made(tmp_path: Path) -> None:
 
 
 def test_the_same_model_is_not_fetched_twice(tmp_path: Path) -> None:
-    with serving(100) as (hub, repository), Running(tmp_path) as running:
+    with serving(100_000) as (hub, repository), Running(tmp_path) as running:
+        hub.trouble = lambda _path: Trouble(slow=0.02, piece=20_000)
         plan = plan_of(hub, repository)
         running.queue.add(plan, running.root)
-        running.wait(plan.id, State.DONE)
-        running.queue.add(plan, running.root)
-        view = running.wait(plan.id, State.FAILED)
-        assert view.problem is not None
-        assert view.problem.code == "transfer.already_here"
-        with pytest.raises(TransferError, match="already in the list"):
+        with pytest.raises(TransferError) as caught:
             running.queue.add(plan, running.root)
+        assert caught.value.code == "transfer.already_queued"
+        running.wait(plan.id, State.DONE)
+        with pytest.raises(TransferError) as caught:
+            running.queue.add(plan, running.root)
+        assert caught.value.code == "transfer.already_here"
+
+
+def test_a_kill_between_publishing_and_noting_it_ends_as_done(tmp_path: Path) -> None:
+    with serving(5_000) as (hub, repository):
+        with Running(tmp_path) as running:
+            plan = plan_of(hub, repository)
+            running.queue.add(plan, running.root)
+            running.wait(plan.id, State.DONE)
+        noted = running.store.read_text()
+        running.store.write_text(noted.replace('"done"', '"queued"'))
+        hub.requests.clear()
+        with Running(tmp_path) as again:
+            view = again.wait(plan.id, State.DONE)
+        assert view.path == running.root / "someone" / "LLaDA2.1-tiny"
+        assert hub.requests == []
+
+
+def test_somebody_else_s_folder_is_never_written_over(tmp_path: Path) -> None:
+    with serving(5_000) as (hub, repository), Running(tmp_path) as running:
+        plan = plan_of(hub, repository)
+        mine = running.root / "someone" / "LLaDA2.1-tiny"
+        mine.mkdir(parents=True)
+        (mine / "mine.txt").write_text("keep")
+        running.queue.add(plan, running.root)
+        path = running.wait(plan.id, State.DONE).path
+        assert path == mine.with_name(f"{mine.name}@{plan.commit[:8]}")
+        assert [p.name for p in mine.iterdir()] == ["mine.txt"]
 
 
 def test_another_version_lies_beside_the_first(tmp_path: Path) -> None:

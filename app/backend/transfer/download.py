@@ -19,7 +19,7 @@ from app.backend.transfer.fetch import Place, Policy, fetch
 from app.backend.transfer.files import RemoteFile
 from app.backend.transfer.http import Source
 from app.backend.transfer.lock import only_process
-from app.backend.transfer.plan import DownloadPlan, new_folder, write_manifest
+from app.backend.transfer.plan import DownloadPlan, new_folder, published, write_manifest
 from app.backend.transfer.progress import Progress
 from app.backend.transfer.stop import Stop
 
@@ -53,8 +53,11 @@ class Download:
         except OSError as error:
             raise not_written(str(self.folder), error, 0, 0) from error
         with lock:
-            if self.plan.into is None:
-                new_folder(self.root, self.plan)  # refuses what is here already, before any byte
+            here = published(self.root, self.plan) if self.plan.into is None else None
+            if here is not None:  # a kill came between publishing it and noting so
+                shutil.rmtree(self.folder, ignore_errors=True)
+                self._forget_lock()
+                return here
             self._check_room()
             self._fetch_all()
             self._stop.check()

@@ -123,26 +123,51 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def new_folder(root: Path, plan: DownloadPlan) -> Path:
-    """Where a finished model goes: `root`/owner/name; with the commit where another version is."""
-    owner, name = plan.repo_id.split("/")
-    for candidate in (name, f"{name}@{plan.commit[:8]}"):
-        if not is_plain_name(owner) or not is_plain_name(candidate):
-            raise TransferError(
-                "transfer.name",
-                f"{plan.repo_id} cannot be the name of a folder on every system.",
-                "Choose another copy of the model.",
-            )
-        folder = root / owner / candidate
-        if not folder.exists():
-            return folder
+    """Where a finished model goes: `root`/owner/name; with the commit where another version is.
+    Raises TransferError when both are taken."""
+    free = [folder for folder in _places(root, plan) if not folder.exists()]
+    if not free:
+        raise TransferError(
+            "transfer.name_taken",
+            f"{_places(root, plan)[-1]} is there already and is not this version.",
+            "Move or rename that folder, then resume.",
+        )
+    return free[0]
+
+
+def published(root: Path, plan: DownloadPlan) -> Path | None:
+    """The finished model of this very plan in `root`, None when it is not there. A manifest is
+    enough: it is written last."""
+    for folder in _places(root, plan):
         manifest = read_manifest(folder)
-        if manifest is not None and manifest.commit == plan.commit:
-            break
-    raise TransferError(
-        "transfer.already_here",
-        f"{plan.repo_id} ({plan.commit[:8]}) is already in {root}.",
-        "Verify it, or delete it first.",
-    )
+        if manifest is None or manifest.repo_id != plan.repo_id:
+            continue
+        if manifest.commit == plan.commit:
+            return folder
+    return None
+
+
+def refuse_if_here(root: Path, plan: DownloadPlan) -> None:
+    """Raises TransferError for a model that need not be downloaded."""
+    folder = published(root, plan) if plan.into is None else None
+    if folder is not None:
+        raise TransferError(
+            "transfer.already_here",
+            f"{plan.repo_id} ({plan.commit[:8]}) is already in {folder}.",
+            "Verify it, or delete it first.",
+        )
+
+
+def _places(root: Path, plan: DownloadPlan) -> tuple[Path, Path]:
+    owner, name = plan.repo_id.split("/")
+    versioned = f"{name}@{plan.commit[:8]}"
+    if not all(is_plain_name(part) for part in (owner, name, versioned)):
+        raise TransferError(
+            "transfer.name",
+            f"{plan.repo_id} cannot be the name of a folder on every system.",
+            "Choose another copy of the model.",
+        )
+    return root / owner / name, root / owner / versioned
 
 
 def _file_json(file: RemoteFile) -> dict[str, object]:

@@ -26,7 +26,7 @@ from app.backend.hub.access import without_secrets
 from app.backend.transfer.download import Download, Token, kept_bytes
 from app.backend.transfer.faults import Interrupted, TransferError
 from app.backend.transfer.fetch import Policy
-from app.backend.transfer.plan import DownloadPlan
+from app.backend.transfer.plan import DownloadPlan, refuse_if_here
 from engine.errors import UnblurError
 
 log = logging.getLogger("unblur.transfer")
@@ -131,7 +131,8 @@ class DownloadQueue:
 
     def add(self, plan: DownloadPlan, root: Path) -> str:
         """Queues a model for the folder `root`; the id. What an earlier run received is used.
-        Raises TransferError for one that is in the queue already."""
+        Raises TransferError for one that is in the queue, or in the folder, already."""
+        refuse_if_here(root, plan)
         with self._lock:
             known = self._items.get(plan.id)
             if known is not None and known.state is not State.DONE:

@@ -19,6 +19,7 @@ from typing import Literal
 
 from engine.errors import UnblurError
 from engine.hardware import LoopPath
+from engine.openmp import let_threads_sleep
 from engine.types import DecodeSettings, GenerateRequest, Message, ModelInfo
 
 LOOPS: dict[str, LoopPath | None] = {
@@ -34,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     of the output that went away), 2 wrong usage, 130 stopped by Ctrl+C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     _prepare_streams()
+    let_threads_sleep()
     try:
         status = _run(arguments)
         sys.stdout.flush()  # here, where a failure can still be told

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from app.backend.conversations import Failure, Figures
 from app.backend.preload import collector_resting, preload_torch
 from app.models.snapshot import SnapshotBuilder, SnapshotHolder
 from engine.errors import UnblurError
+from engine.openmp import let_threads_sleep
 from engine.protocol import Engine, EngineLoader, ProgressCallback
 from engine.types import BlockFinished, Event, Finished, GenerateRequest, LoadProgress
 
@@ -86,9 +86,7 @@ def load_real_engine(path: str, progress: ProgressCallback, stop: threading.Even
     cold disk).
     """
     progress(LoadProgress(0, 0, "Starting PyTorch"))
-    # OpenMP reads this once, when torch is imported. Its threads otherwise wait for each other by
-    # spinning, and as soon as anything else needs a core (this window, say) all of them lose.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    let_threads_sleep()
     preload_torch()
     try:
         with collector_resting():

@@ -172,7 +172,8 @@ class Family:
     telltale: a module that no other family has. read: its spec. parts: module of
     `engine.families` that puts a loaded checkpoint together (imported when one is loaded).
     claims: whether a config whose model_type is shared with others is this family's. template: the
-    chat template of a folder that brings none; None = such a folder is refused.
+    chat template of a folder that brings none; None = such a folder is refused. caveat: why running
+    such a checkpoint is no promise that it runs right, "" where it is checked against others' code.
     """
 
     key: str
@@ -184,3 +185,4 @@ class Family:
     parts: str
     claims: Callable[[Mapping[str, object]], bool] = field(default=lambda config: True)
     template: str | None = None
+    caveat: str = ""

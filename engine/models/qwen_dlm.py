@@ -157,4 +157,5 @@ FAMILY = Family(
     read=read_qwen_dlm,
     parts="engine.families.dense",
     template=CHATML,
+    caveat=UNCHECKED,
 )

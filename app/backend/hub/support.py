@@ -76,6 +76,8 @@ def support_of_config(config: Mapping[str, object] | None) -> Support:
     if family is None:
         reason = "Its config.json does not say which family it is."
         return Support(Supported.UNKNOWN, reason, Looked.CONFIG)
+    if family.caveat:
+        return Support(Supported.UNKNOWN, family.caveat, Looked.CONFIG, family.title)
     reason = f"{family.title} models run here. This one's tensors have not been looked at."
     return Support(Supported.YES, reason, Looked.CONFIG, family.title)
 
@@ -105,7 +107,9 @@ def support_of_model(
     except CheckpointError as error:
         return refusal(error, Looked.HEADERS), None
     reason = f"A {family.title} model; every tensor is where the engine expects it."
-    return Support(Supported.YES, reason, Looked.HEADERS, family.title), Layout(spec, inventory)
+    state = Supported.UNKNOWN if family.caveat else Supported.YES
+    reason = f"{reason} {family.caveat}".rstrip()
+    return Support(state, reason, Looked.HEADERS, family.title), Layout(spec, inventory)
 
 
 def refusal(error: CheckpointError, looked: Looked) -> Support:

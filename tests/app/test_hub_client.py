@@ -183,6 +183,15 @@ def test_a_busy_hub_is_said(hub: Hub, server: HubServer, status: int) -> None:
     assert caught.value.code == "hub.busy"
 
 
+def test_an_answer_of_another_shape_is_no_crash(hub: Hub, server: HubServer) -> None:
+    """As from a network whose login page answers for every address."""
+    server.api_status = lambda _path: (200, {"Content-Type": "text/html"})
+    for ask in (lambda: hub.look_up(parse_ref("fix/plain")), lambda: hub.search("fix")):
+        with pytest.raises(HubError) as caught:
+            ask()
+        assert caught.value.code == "hub.odd_answer"
+
+
 def test_no_network_and_an_offline_switch_are_told_apart(
     server: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,15 @@ def test_another_etag_between_two_requests_starts_again(
     assert digest(tmp_path / BIG) == repository.files[BIG].sha256
 
 
+def test_a_server_that_never_gives_the_same_etag_twice_still_serves(
+    hub: HubServer, repository: Repository, tmp_path: Path
+) -> None:
+    hub.trouble = one(*(Trouble(cut_at=90_000, etag=f"tag{i}") for i in range(5)))
+    seen = get(hub, repository, tmp_path)
+    assert seen.from_network == SIZE + 90_000
+    assert digest(tmp_path / BIG) == repository.files[BIG].sha256
+
+
 def test_a_206_that_begins_elsewhere_is_not_glued_on(
     hub: HubServer, repository: Repository, tmp_path: Path
 ) -> None:
@@ -254,8 +264,9 @@ def test_tries_are_limited_and_the_last_fault_is_said(
 def test_a_stalled_connection_is_noticed_and_tried_again(
     hub: HubServer, repository: Repository, tmp_path: Path
 ) -> None:
-    hub.trouble = one(Trouble(slow=1.0, piece=100_000))
-    seen = get(hub, repository, tmp_path)
+    hub.trouble = one(Trouble(slow=3.0, piece=100_000))
+    policy = replace(QUICK, timeouts=Timeouts(silence=0.5))
+    seen = get(hub, repository, tmp_path, policy=policy)
     assert "stalled" in seen.waits[0][0]
     assert seen.from_network == SIZE
     assert digest(tmp_path / BIG) == repository.files[BIG].sha256
@@ -308,7 +319,7 @@ def test_a_stop_is_heard_while_nothing_arrives(
     with pytest.raises(Interrupted):
         get(hub, repository, tmp_path, stop=stop, policy=patient)
     timer.join()
-    assert time.monotonic() - begun < 0.6
+    assert time.monotonic() - begun < 5, "it waited for the silence to end"
     assert 0 < (tmp_path / f"{BIG}.part").stat().st_size < SIZE
 
 
@@ -323,7 +334,7 @@ def test_a_stop_is_heard_while_waiting_to_try_again(
     with pytest.raises(Interrupted):
         get(hub, repository, tmp_path, stop=stop)
     timer.join()
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 10
 
 
 def test_a_full_disk_is_said_and_a_resume_goes_on(

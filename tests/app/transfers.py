@@ -16,7 +16,7 @@ from app.backend.transfer.http import Source, Timeouts
 from app.backend.transfer.plan import DownloadPlan
 from app.backend.transfer.progress import Progress
 
-QUICK = Policy(first_wait=0.001, longest_wait=0.004, timeouts=Timeouts(connect=2, silence=0.4))
+QUICK = Policy(first_wait=0.001, longest_wait=0.004, timeouts=Timeouts(connect=5, silence=5))
 NAME = "someone/LLaDA2.1-tiny"
 TOKEN = "hf_thisIsASecretOfTheTest"
 

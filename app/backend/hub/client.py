@@ -223,6 +223,14 @@ class Hub:
                 f"{about[:80]!r} is not the name of a model.",
                 "Write owner/name as on its page.",
             ) from None
+        except (ValueError, KeyError, TypeError, AttributeError):  # an answer of another shape
+            raise HubError(
+                "hub.odd_answer",
+                f"{self.endpoint} answers, but not as a model hub does.",
+                "A network may want you to log in first: open any page in a browser, then try"
+                " again.",
+                self.endpoint,
+            ) from None
         except errors.OfflineModeIsEnabled:
             raise HubError(
                 "hub.offline",

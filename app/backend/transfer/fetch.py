@@ -91,6 +91,7 @@ class _Fetching:
         self.place, self.part, self.stop = place, part, stop
         self.listener, self.policy = listener, policy
         self.file = part.file
+        self.tag_changed = False
 
     def run(self) -> None:
         failures = refetches = 0
@@ -157,8 +158,10 @@ class _Fetching:
             found = answer.range
             if found is None or found[0] != start:
                 raise Fault("transfer.range", "The server sent other bytes than asked for.")
-            other_tag = start and answer.etag and self.part.etag not in ("", answer.etag)
-            if found[1] not in (None, self.file.size) or other_tag:
+            if found[1] not in (None, self.file.size):
+                raise self._changed()
+            if answer.etag and self.part.etag not in ("", answer.etag) and not self.tag_changed:
+                self.tag_changed = True  # once: some servers never give the same tag twice
                 raise self._changed()
         else:
             raise failure_of(answer, self.place, has_token)

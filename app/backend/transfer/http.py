@@ -127,10 +127,11 @@ def get(
                 yield answer
                 return
         following = urljoin(url, target)
-        if parts.scheme == "https" and urlsplit(following).scheme != "https":
+        scheme = urlsplit(following).scheme
+        if scheme != "https" and not (scheme == parts.scheme == "http"):
             raise TransferError(
                 "transfer.insecure_redirect",
-                f"{parts.hostname} redirects to an address without encryption.",
+                f"{parts.hostname} redirects to an address that is not encrypted.",
                 "Do not use this network for downloads, or try again later.",
             )
         url = following

@@ -130,7 +130,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path.startswith("/api/"):
             special = self.hub.api_status(path)
             if special is not None and not path.startswith("/api/resolve-cache/"):
-                self._send(special[0], b"{}", special[1])
+                page = special[1].get("Content-Type") == "text/html"
+                self._send(special[0], b"<html>Log in</html>" if page else b"{}", special[1])
                 return
         if path == "/api/models":
             self._list(query)
@@ -312,7 +313,7 @@ def _pieces(blob: Blob, start: int, end: int, size: int) -> Iterator[bytes]:
         yield blob.read(position, min(position + size, end))
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Polls; fails the test when it takes longer."""
     until = time.monotonic() + seconds
     while not condition():

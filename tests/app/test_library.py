@@ -254,6 +254,18 @@ def test_a_folder_list_of_another_kind_is_not_lost(tmp_path: Path, text: str) ->
     assert text in kept
 
 
+def test_a_folder_taken_off_the_list_stays_off_until_it_is_added(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    put_cached(cache, "c" * 40, weights=b"x")
+    store = tmp_path / "library.json"
+    Library(store, tmp_path / "models", cache).folders.remove(cache)
+    again = Library(store, tmp_path / "models", cache)
+    assert [f.path for f in again.folders.all()] == [tmp_path / "models"]
+    assert (cache / "models--someone--cached").is_dir()
+    again.folders.add(cache)
+    assert Library(store, tmp_path / "models", cache).folders.all()[-1].path == cache
+
+
 def test_verify_names_each_bad_file_and_what_is_wrong(library: Library, tmp_path: Path) -> None:
     folder = tmp_path / "models" / "someone" / "x"
     put_model(folder)

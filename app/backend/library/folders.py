@@ -50,10 +50,12 @@ class FolderList:
         self.default = default
         self._store, self._lock = store, threading.RLock()
         self._may_write = True
+        self._hidden: set[Path] = set()  # taken off the list by hand
         self._folders = self._read() or [Folder(default, Kind.MODELS)]
         if all(folder.kind is not Kind.MODELS for folder in self._folders):
             self._folders.insert(0, Folder(default, Kind.MODELS))
-        if cache is not None and all(folder.path != cache for folder in self._folders):
+        known = {folder.path for folder in self._folders} | self._hidden
+        if cache is not None and cache not in known:
             self._folders.append(Folder(cache, Kind.CACHE))
 
     def all(self) -> tuple[Folder, ...]:
@@ -98,6 +100,7 @@ class FolderList:
                 if known.path == folder.path:
                     return known
             self._folders.append(folder)
+            self._hidden.discard(folder.path)
             self._write()
         return folder
 
@@ -107,6 +110,7 @@ class FolderList:
             if all(folder.path != path for folder in self._folders):
                 return
             self._folders = [folder for folder in self._folders if folder.path != path]
+            self._hidden.add(path)
             if all(folder.kind is not Kind.MODELS for folder in self._folders):
                 self._folders.insert(0, Folder(self.default, Kind.MODELS))
             self._write()
@@ -130,6 +134,7 @@ class FolderList:
                 self._may_write = False
                 self.problem = "The list of model folders is of a newer Unblur and is left alone."
                 return []
+            self._hidden = {Path(path) for path in document["hidden"]}
             return [
                 Folder(Path(item["path"]), Kind(item["kind"]), int(item["seen"]))
                 for item in document["folders"]
@@ -153,8 +158,9 @@ class FolderList:
             return
         folders = [{**asdict(f), "path": str(f.path), "kind": f.kind.value} for f in self._folders]
         try:
-            text = json.dumps({"version": VERSION, "folders": folders}, indent=1) + "\n"
-            write_atomically(self._store, text)
+            hidden = sorted(map(str, self._hidden))
+            document = {"version": VERSION, "folders": folders, "hidden": hidden}
+            write_atomically(self._store, json.dumps(document, indent=1) + "\n")
         except OSError as error:
             self.problem = f"The list of model folders cannot be saved ({error.strerror})."
         else:

@@ -6,6 +6,8 @@ the runtime's business (`engine.runtime.carry`). Autograd works through it.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -58,9 +60,9 @@ def expected_embedding(
     logs = scores - log_norm.unsqueeze(-1)
     p = logs.exp()
     entropy = -torch.where(p > 0, p * logs, 0.0).sum(-1, keepdim=True)
-    doubt = entropy.clamp_min(0.0) / torch.log(torch.tensor(float(vocab), device=p.device))
+    doubt = entropy.clamp_min(0.0) / math.log(vocab)
     if top_k == 0 or top_k >= vocab:
-        return (p.to(weight.dtype) @ weight), doubt
+        return p.to(weight.dtype) @ weight, doubt
     best, ids = logs.topk(top_k, dim=-1)
     share = best.softmax(-1).to(weight.dtype)
     return torch.einsum("blk,blkh->blh", share, F.embedding(ids, weight)), doubt

@@ -1,9 +1,10 @@
 """What a reply looks like at one moment, as an immutable value, and the holder that keeps only the
 latest.
 
-It knows how engine events become canvas cells and live figures. It runs in the worker thread. It
-refuses to know widgets: whoever paints takes the latest snapshot whenever it likes, and whatever it
-missed is gone.
+It knows how engine events become canvas cells and live figures. The prompt's end, which the first
+block begins with, is left out: the page shows the prompt already, and no template tokens. It runs
+in the worker thread. It refuses to know widgets: whoever paints takes the latest snapshot whenever
+it likes, and whatever it missed is gone.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class BlockView:
-    """One block of the canvas. step: forwards made on it so far. final: nothing in it will change
-    any more.
+    """One block of the canvas, without what belongs to the prompt. step: forwards made on it so
+    far. final: nothing in it will change any more.
     """
 
     index: int
@@ -170,7 +171,7 @@ class SnapshotBuilder:
     def _cells(self, event: StepTaken) -> tuple[Cell, ...]:
         pieces = self._engine.pieces(event.ids.tolist())
         before = self._before(event.block, len(pieces))
-        return tuple(
+        cells = tuple(
             Cell(
                 text="" if state == TokenState.MASKED else piece,
                 state=TokenState(state),
@@ -187,6 +188,7 @@ class SnapshotBuilder:
                 strict=True,
             )
         )
+        return cells[self._overlap(event.block) :]
 
     def _before(self, block: int, length: int) -> Sequence[str | None]:
         if self._edited is None or self._edited_block != block or not (self._edited >= 0).any():
@@ -197,17 +199,14 @@ class SnapshotBuilder:
     def _finish_block(self, event: BlockFinished) -> None:
         ids = event.ids.tolist()
         overlap = self._overlap(event.block)
-        pieces = self._engine.pieces(ids)
-        before = self._before(event.block, len(ids))
+        pieces = self._engine.pieces(ids)[overlap:]
+        before = self._before(event.block, len(ids))[overlap:]
         cells: list[Cell] = []
-        for i, (token, piece, old) in enumerate(zip(ids, pieces, before, strict=True)):
-            if i < overlap:
-                state = TokenState.PROMPT
-            else:
-                state = TokenState.COMMITTED if old is None else TokenState.EDITED
-                if not self._ended:
-                    self._kept_before += 1
-                    self._ended = token in self._stop_ids
+        for token, piece, old in zip(ids[overlap:], pieces, before, strict=True):
+            state = TokenState.COMMITTED if old is None else TokenState.EDITED
+            if not self._ended:
+                self._kept_before += 1
+                self._ended = token in self._stop_ids
             cells.append(Cell(piece, state, float("nan"), old, special=token in self._stop_ids))
         steps = self._last.step + 1 if self._last and self._last.block == event.block else 0
         self._final.append(BlockView(event.block, tuple(cells), steps, final=True))

@@ -87,7 +87,6 @@ class CanvasLayout:
     def _place(self, block: BlockView, at: _Cursor) -> tuple[list[Placed], _Cursor]:
         placed: list[Placed] = []
         x, y = at.x, at.y
-        last_of_prompt = _last_of_prompt(block.cells)
         for word in _words(block.cells):
             widths = [self._cell_width(block.cells[i]) for i in word]
             wrapped = x > 0 and x + sum(widths) > self._width
@@ -103,7 +102,7 @@ class CanvasLayout:
                     width = self._measure(text)
                 placed.append(Placed(cell, text, x, y, width, (block.index, i)))
                 x += width
-                breaks = _breaks(cell) or (i == last_of_prompt)
+                breaks = _breaks(cell)
                 if breaks:
                     x, y = 0.0, y + breaks * self._line_height
         return placed, _Cursor(x, y)
@@ -130,14 +129,6 @@ def _breaks(cell: Cell) -> int:
     """How many lines a cell ends: only text that is on the canvas breaks lines."""
     settled = cell.state in (TokenState.COMMITTED, TokenState.EDITED, TokenState.PROMPT)
     return cell.text.count("\n") if settled and not cell.special else 0
-
-
-def _last_of_prompt(cells: Sequence[Cell]) -> int:
-    """Where a block's leading prompt tokens end (-1: none): the answer begins on a new line."""
-    for i, cell in enumerate(cells):
-        if cell.state != TokenState.PROMPT:
-            return i - 1
-    return -1
 
 
 def _words(cells: Sequence[Cell]) -> list[list[int]]:

@@ -19,6 +19,7 @@ from PySide6.QtWidgets import QFrame, QLabel, QListView, QPushButton, QVBoxLayou
 from app.models.chat import ChatModel
 from app.ui.icons import icon
 from app.ui.theme import Space, Theme
+from app.ui.tips import as_typed
 
 WIDTH = 224
 
@@ -40,12 +41,10 @@ class ConversationListModel(QAbstractListModel):
         if not index.isValid():
             return None
         conversation = self._chat.conversations[index.row()]
-        if role in (
-            Qt.ItemDataRole.DisplayRole,
-            Qt.ItemDataRole.ToolTipRole,
-            Qt.ItemDataRole.AccessibleTextRole,
-        ):
+        if role in (Qt.ItemDataRole.DisplayRole, Qt.ItemDataRole.AccessibleTextRole):
             return conversation.title
+        if role == Qt.ItemDataRole.ToolTipRole:
+            return as_typed(conversation.title)
         if role == Qt.ItemDataRole.UserRole:
             return conversation.id
         return None

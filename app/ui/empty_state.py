@@ -34,8 +34,8 @@ class EmptyState(QWidget):
         title.setWordWrap(True)
         sentence = QLabel(
             self.tr(
-                "The answer starts as a row of blurred tokens, and with every pass the model fills "
-                "in those it is sure of and corrects earlier ones, until nothing is left to change."
+                "The answer starts as a row of blurred tokens. With every pass the model fills in "
+                "those it is sure of, until none is left; some models correct earlier ones too."
             ),
             self,
         )

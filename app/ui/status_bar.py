@@ -6,6 +6,8 @@ compute any. A figure that was not measured is an en dash, with the reason.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from PySide6.QtCore import QSize, Qt, Signal, Slot
 from PySide6.QtGui import QAction, QColor, QFontMetrics, QIcon, QPainter, QPixmap, QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QMenu, QProgressBar, QPushButton, QWidget
@@ -17,10 +19,12 @@ from app.models.lifecycle import Lifecycle
 from app.models.snapshot import Snapshot
 from app.models.worker import ReplyOutcome
 from app.ui.theme import Size, Space, Theme, mono_font
+from app.ui.tips import as_typed
 from engine.types import LoadProgress
 
 DASH = "–"
 GIB = 2**30
+CHIP_NAME = 220  # logical pixels that a model's name may take
 
 
 class ElidedLabel(QLabel):
@@ -32,10 +36,11 @@ class ElidedLabel(QLabel):
         super().__init__(parent)
         self.full = ""
         self.setMinimumWidth(0)
+        self.setTextFormat(Qt.TextFormat.PlainText)
 
     def show_text(self, text: str, tip: str = "") -> None:
         self.full = text
-        self.setToolTip(tip or text)
+        self.setToolTip(as_typed(tip or text))
         self._elide()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -65,7 +70,8 @@ class Figure(QLabel):
     def show_value(self, text: str, reason: str = "") -> None:
         """`reason` says why nothing was measured, when `text` holds a dash."""
         self.setText(text)
-        self.setToolTip(f"{reason}\n\n{self._definition}" if reason else self._definition)
+        tip = f"{reason}\n\n{self._definition}" if reason else self._definition
+        self.setToolTip(as_typed(tip))
 
 
 class StatusBar(QFrame):
@@ -136,14 +142,20 @@ class StatusBar(QFrame):
         )
         self.step = Figure(
             self.tr("Step"),
-            self.tr("Forward passes over the current block."),
-            "step 000",
+            self.tr(
+                "step: forward passes over the current block. After the answer: all its forward "
+                "passes, cache commits counted."
+            ),
+            "0,000 forwards",
             self,
         )
         self.block = Figure(
             self.tr("Block"),
-            self.tr("The block being written, and the most blocks this answer may have."),
-            "block 000/000",
+            self.tr(
+                "block: the one being written, counted from 1. After the answer: how many blocks "
+                "it took."
+            ),
+            "000 blocks",
             self,
         )
         self.device = Figure(
@@ -168,11 +180,14 @@ class StatusBar(QFrame):
     def refresh(self) -> None:
         """Shows the model's state in words, with a dot in its colour."""
         engine, state = self._engine, self._engine.state
-        name = engine.info.name if engine.info else engine.path.rstrip("/\\").split("/")[-1]
-        text = state.value if state is Lifecycle.NO_MODEL or not name else f"{name} · {state.value}"
-        self.chip.setText(text)
-        self.chip.setAccessibleName(self.tr("Model: {0}").format(text))
-        self.chip.setToolTip(self._model_tip())
+        name = engine.info.name if engine.info else Path(engine.path).name
+        shown = self.chip.fontMetrics().elidedText(name, Qt.TextElideMode.ElideMiddle, CHIP_NAME)
+        named = state is not Lifecycle.NO_MODEL and bool(name)
+        text = f"{shown} · {state.value}" if named else state.value
+        self.chip.setText(text.replace("&", "&&"))  # a single one would underline a letter
+        full = f"{name} · {state.value}" if named else state.value
+        self.chip.setAccessibleName(self.tr("Model: {0}").format(full))
+        self.chip.setToolTip(as_typed(self._model_tip()))
         self.chip.setIcon(_dot(self._dot_color(state)))
         self.progress.setVisible(state is Lifecycle.LOADING)
         self.stop_action.setVisible(state is Lifecycle.LOADING)
@@ -202,9 +217,11 @@ class StatusBar(QFrame):
         self.tpf.show_value(
             f"TPF {DASH}" if tpf is None else f"TPF {tpf:.1f}", not_yet if tpf is None else ""
         )
-        self.step.show_value(self.tr("step {0}").format(figures.step))
+        step, block = (DASH if n is None else n for n in (figures.step, figures.block))
+        self.step.show_value(self.tr("step {0}").format(step))
+        most = self.tr("This answer may have at most {0} blocks.").format(figures.max_blocks)
         self.block.show_value(
-            self.tr("block {0}/{1}").format(figures.block, figures.max_blocks or DASH)
+            self.tr("block {0}").format(block), most if figures.max_blocks else ""
         )
         if snapshot.path:
             self.path.show_text(snapshot.path)
@@ -232,6 +249,12 @@ class StatusBar(QFrame):
         if figures is not None and figures.tokens:
             self.rate.show_value(f"{figures.tokens_per_second:,.0f} tok/s")
             self.tpf.show_value(f"TPF {figures.tpf:.1f}")
+        if figures is not None:
+            # plural by hand: each of the two has one word for one
+            forwards = self.tr("forward") if figures.forwards == 1 else self.tr("forwards")
+            blocks = self.tr("block") if figures.blocks == 1 else self.tr("blocks")
+            self.step.show_value(f"{figures.forwards:,} {forwards}")
+            self.block.show_value(f"{figures.blocks:,} {blocks}")
 
     @Slot(object)
     def _show_progress(self, progress: LoadProgress) -> None:

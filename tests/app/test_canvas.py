@@ -63,11 +63,6 @@ def test_an_empty_line_keeps_its_height() -> None:
     assert flow(block(*cells("a", "\n\n", "b"))).placed[-1].y == 40
 
 
-def test_the_answer_begins_on_its_own_line_after_the_prompt() -> None:
-    parts = (*cells("hi", "?", state=S.PROMPT), *cells("Yes"))
-    assert lines(flow(block(*parts))) == ["hi?", "Yes"]
-
-
 def test_a_masked_token_is_a_bar_without_text() -> None:
     (placed,) = flow(block(Cell("", S.MASKED, NAN))).placed
     assert placed.text == ""

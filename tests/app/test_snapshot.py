@@ -35,24 +35,27 @@ def play(script: FakeScript | None = None, stop_at: int | None = None) -> list[S
     return result
 
 
-def test_the_first_snapshot_is_a_block_of_masks_without_the_prompt(every_step: None) -> None:
+def test_the_first_snapshot_is_a_block_of_masks(every_step: None) -> None:
     first = play()[0]
     assert len(first.blocks) == 1
     assert {cell.state for cell in first.blocks[0].cells} == {TokenState.MASKED}
-    overlap = 32 - len(first.blocks[0].cells)
-    later = play()[1]
-    assert sum(c.state == TokenState.PROMPT for c in later.blocks[0].cells) == overlap
+
+
+def test_no_prompt_and_no_template_token_is_ever_on_the_canvas(every_step: None) -> None:
+    """The scripted engine's first block begins with the prompt's end, in `<user>` and the like."""
+    engine = FakeEngine()
+    prompt = engine.count_tokens((Message("user", "What is 17 * 24 + 9?"),))
+    taken = play()
+    assert {len(s.blocks[0].cells) for s in taken} == {32 - prompt % 32}
+    cells = [cell for s in taken for block in s.blocks for cell in block.cells]
+    assert all(cell.state != TokenState.PROMPT for cell in cells)
+    assert not any("<" in cell.text for cell in cells if not cell.special)
 
 
 def test_the_last_snapshot_holds_the_whole_answer(every_step: None) -> None:
     last = play()[-1]
     assert last.text == DEFAULT_ANSWER
-    shown = "".join(
-        cell.text
-        for block in last.blocks
-        for cell in block.cells
-        if cell.state != TokenState.PROMPT and not cell.special
-    )
+    shown = "".join(cell.text for block in last.blocks for cell in block.cells if not cell.special)
     assert shown == DEFAULT_ANSWER
     assert all(block.final for block in last.blocks)
 

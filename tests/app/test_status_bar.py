@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
 from app.models.gpu_meter import GpuReading, read
 from app.models.lifecycle import Lifecycle
 from app.models.snapshot import LiveFigures, Snapshot
+from engine.errors import CheckpointError
 from engine.fake import FakeLoader, FakeScript
 from engine.hardware import GpuSample, HardwareReport
 
+UNREADABLE = CheckpointError(
+    "checkpoint.config", "<b>R&D</b> has no config.json.", "Open another folder."
+)
 NO_DRIVER = GpuSample(None, None, None, None, None, "No NVIDIA driver was found.")
 BUSY_GPU = GpuSample(81.0, 12_025_908_429, 34_190_917_632, 288.4, 61.0)
 CPU_BUILD = HardwareReport(
@@ -42,8 +49,15 @@ def test_live_figures_carry_their_units(open_window) -> None:
     assert bar.rate.text() == "2,431 tok/s"
     assert bar.tpf.text() == "TPF 8.4"
     assert bar.step.text() == "step 5"
-    assert bar.block.text() == "block 3/8"
+    assert bar.block.text() == "block 3"
+    assert "at most 8 blocks" in bar.block.toolTip()
     assert bar.path.full == "eager, float32 on the CPU"
+
+
+def test_a_reply_of_no_block_yet_shows_dashes(open_window) -> None:
+    bar = open_window().window.status_bar
+    bar.show_snapshot(Snapshot("r"))
+    assert (bar.step.text(), bar.block.text()) == ("step –", "block –")
 
 
 def test_figures_stay_where_they_are_when_they_grow(open_window, qtbot: QtBot) -> None:
@@ -64,6 +78,28 @@ def test_the_final_figures_are_the_engines(open_window, qtbot: QtBot) -> None:
     assert figures is not None
     assert desktop.window.status_bar.tpf.text() == f"TPF {figures.tpf:.1f}"
     assert desktop.window.status_bar.rate.text() == f"{figures.tokens_per_second:,.0f} tok/s"
+    # what the answer took, and not what it was allowed
+    assert desktop.window.status_bar.step.text() == f"{figures.forwards} forwards"
+    assert desktop.window.status_bar.block.text() == f"{figures.blocks} blocks"
+
+
+def test_a_long_folder_name_is_shortened_and_its_signs_are_shown(
+    open_window, qtbot: QtBot, tmp_path: Path
+) -> None:
+    desktop = open_window(loader=FakeLoader(error=UNREADABLE), loaded=False)
+    bar, width = desktop.window.status_bar, desktop.window.width()
+    folder = tmp_path / ("<b>R&D<b> " + "long " * 40)
+    desktop.engine.load(str(folder))
+    qtbot.waitUntil(lambda: desktop.engine.state is Lifecycle.FAILED)
+    qtbot.wait(20)
+    assert desktop.window.width() == width
+    assert bar.chip.width() < 400
+    assert "R&&D" in bar.chip.text()  # "&&" is drawn as one sign, not as an underline
+    assert bar.chip.text().endswith("· Failed")
+    assert folder.name in bar.chip.accessibleName()
+    assert bar.path.textFormat() is Qt.TextFormat.PlainText
+    assert "<b>" not in bar.path.toolTip()
+    assert "&lt;b&gt;R&amp;D" in bar.path.toolTip()
 
 
 def test_loading_shows_its_progress_in_words_and_can_be_stopped(open_window, qtbot: QtBot) -> None:

@@ -56,10 +56,10 @@ class JournalSink:
 
 
 def ended_message(message: ChatMessage, outcome: ReplyOutcome) -> ChatMessage:
-    """The answer as it stays."""
+    """The answer as it stays. A failure without a finished block leaves what a former try wrote."""
     return replace(
         message,
-        text=outcome.text,
+        text=outcome.text or (message.text if outcome.failure else ""),
         status=MessageStatus.FAILED if outcome.failure else MessageStatus.DONE,
         reason=outcome.reason,
         figures=outcome.figures,
@@ -107,6 +107,13 @@ class ChatModel(QObject):
 
     def blocked_reason(self, text: str) -> str | None:
         """Why `text` cannot be sent now, as a sentence; None when it can."""
+        hindrance = self._hindrance()
+        if hindrance is None and not text.strip():
+            return self.tr("Type something to send.")
+        return hindrance
+
+    def _hindrance(self) -> str | None:
+        """What holds any text back now."""
         state = self.engine.state
         if state in (Lifecycle.NO_MODEL, Lifecycle.UNLOADING):
             return self.tr("No model is loaded. Open a model folder first.")
@@ -116,8 +123,6 @@ class ChatModel(QObject):
             state is Lifecycle.STOPPING and self._asked[0] != self.current.id
         ):
             return self.tr("The last answer is not finished. Press Esc to stop it.")
-        if not text.strip():
-            return self.tr("Type something to send.")
         return None
 
     def send(self, text: str) -> bool:
@@ -138,14 +143,19 @@ class ChatModel(QObject):
         self._ask(answer.id)
         return True
 
+    @property
+    def can_retry(self) -> bool:
+        """Whether an answer can be asked for again now: a model is there or coming, and free."""
+        return self._hindrance() is None
+
     def retry(self, message_id: str) -> None:
-        """Asks again for an answer that failed or was interrupted. Does nothing when one is being
-        written.
+        """Asks again for an answer that failed or was interrupted; its text stays until there is a
+        better one. Does nothing unless `can_retry`.
         """
         message = _find(self.current, message_id)
-        if message is None or self._asked is not None:
+        if message is None or not self.can_retry:
             return
-        waiting = ChatMessage(message.id, "assistant", "", status=MessageStatus.WAITING)
+        waiting = ChatMessage(message.id, "assistant", message.text, status=MessageStatus.WAITING)
         self._put(self.current.id, waiting)
         self.message_changed.emit(message_id)
         self._ask(message_id)

@@ -47,6 +47,7 @@ class ChatPage(QWidget):
         chat.message_added.connect(self._add)
         chat.message_changed.connect(self._update)
         chat.can_send_changed.connect(self._refresh_composer)
+        chat.can_send_changed.connect(self._refresh_answers)
         chat.engine.snapshot_changed.connect(self.show_snapshot)
         chat.engine.state_changed.connect(self._on_state)
         chat.engine.load_failed.connect(self.show_load_failure)
@@ -114,12 +115,15 @@ class ChatPage(QWidget):
 
     @Slot(str, str)
     def _on_answer_action(self, action: str, message_id: str) -> None:
-        if action == "retry":
-            self._chat.retry(message_id)
-        elif action == "edit":
-            self.composer.put(self._chat.prompt_of(message_id))
-        else:
-            self.action.emit(action)
+        if action in ("edit", "new"):
+            prompt = self._chat.prompt_of(message_id)
+            if action == "new":
+                self._chat.new_chat()
+            self.composer.put(prompt)
+            return
+        if action != "retry":
+            self.action.emit(action)  # a load begins, and the answer waits for it
+        self._chat.retry(message_id)
 
     # what the models say
 
@@ -148,9 +152,9 @@ class ChatPage(QWidget):
         if message.role == "user":
             view: PromptView | AnswerView = PromptView(self._theme, message, self._column)
         else:
-            view = AnswerView(self._theme, message, self._column)
+            view = AnswerView(self._theme, message, len(self.views) <= 1, self._column)
             view.action.connect(self._on_answer_action)
-            view.show_loading(self._waiting_words())
+            self._tell_model(view)
         self.views[message.id] = view
         self._messages.insertWidget(self._messages.count() - 1, view)
 
@@ -181,9 +185,18 @@ class ChatPage(QWidget):
     def _on_state(self, state: Lifecycle) -> None:
         if state in (Lifecycle.LOADING, Lifecycle.READY):
             self.load_card.hide()
+        self._refresh_answers()
+
+    @Slot()
+    def _refresh_answers(self) -> None:
         for view in self.views.values():
             if isinstance(view, AnswerView):
-                view.show_loading(self._waiting_words())
+                self._tell_model(view)
+
+    def _tell_model(self, view: AnswerView) -> None:
+        state = self._chat.engine.state
+        usable = state not in (Lifecycle.NO_MODEL, Lifecycle.UNLOADING, Lifecycle.FAILED)
+        view.show_model(self._waiting_words(), usable, self._chat.can_retry or not usable)
 
     @Slot()
     def _refresh_composer(self) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from PySide6.QtCore import QEvent, QSize, Qt, Signal, Slot
-from PySide6.QtGui import QFocusEvent, QKeyEvent, QResizeEvent
+from PySide6.QtCore import QEvent, QMimeData, QSize, Qt, Signal, Slot
+from PySide6.QtGui import QFocusEvent, QKeyEvent, QResizeEvent, QTextOption
 from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
@@ -25,6 +25,8 @@ from app.ui.icons import icon
 from app.ui.theme import Size, Space, Theme, ui_font
 
 MOST_LINES = 8
+MOST_CHARACTERS = 200_000  # a text field is slow with more, and few models could hold it
+UNBROKEN = 20_000  # above it lines break anywhere: looking for words takes the square of the length
 _BY_KEYBOARD = (
     Qt.FocusReason.TabFocusReason,
     Qt.FocusReason.BacktabFocusReason,
@@ -36,6 +38,7 @@ class PromptEdit(QPlainTextEdit):
     """A plain text field as tall as its text, up to `MOST_LINES`."""
 
     send_pressed = Signal()
+    refused = Signal(int)  # characters of a text that was too long to be pasted
     focus_changed = Signal(str)  # "keyboard", "pointer" or "" when focus left
 
     def __init__(self, parent: QWidget | None = None) -> None:
@@ -55,6 +58,28 @@ class PromptEdit(QPlainTextEdit):
             return
         super().keyPressEvent(e)
 
+    def insertFromMimeData(self, source: QMimeData) -> None:
+        """What is pasted or dropped: as plain text, whole or not at all."""
+        text = source.text()
+        if len(self.toPlainText()) + len(text) > MOST_CHARACTERS:
+            self.refused.emit(len(text))
+            return
+        self._choose_wrapping(len(text))
+        self.insertPlainText(text)
+
+    def put(self, text: str) -> None:
+        """Replaces the text."""
+        self.clear()
+        self._choose_wrapping(len(text))
+        self.setPlainText(text)
+
+    def _choose_wrapping(self, more: int) -> None:
+        mode = QTextOption.WrapMode.WrapAtWordBoundaryOrAnywhere
+        if self.document().characterCount() + more > UNBROKEN:
+            mode = QTextOption.WrapMode.WrapAnywhere
+        if self.wordWrapMode() != mode:
+            self.setWordWrapMode(mode)
+
     def resizeEvent(self, e: QResizeEvent) -> None:
         super().resizeEvent(e)
         self._grow()
@@ -69,6 +94,7 @@ class PromptEdit(QPlainTextEdit):
 
     @Slot()
     def _grow(self) -> None:
+        self._choose_wrapping(0)
         line = self.fontMetrics().lineSpacing()
         lines = max(1, min(MOST_LINES, math.ceil(self.document().size().height())))
         height = lines * line + 2 * Space.XS + 2
@@ -120,6 +146,7 @@ class Composer(QFrame):
         self._lay_out()
         self.edit.textChanged.connect(self.refresh)
         self.edit.send_pressed.connect(self._submit)
+        self.edit.refused.connect(self._show_refused)
         self.edit.focus_changed.connect(self._show_focus)
         self.send_button.clicked.connect(self._submit)
         self.stop_button.clicked.connect(self.stop_pressed)
@@ -144,7 +171,7 @@ class Composer(QFrame):
 
     def put(self, text: str) -> None:
         """Replaces the text and puts the cursor at its end."""
-        self.edit.setPlainText(text)
+        self.edit.put(text)
         cursor = self.edit.textCursor()
         cursor.movePosition(cursor.MoveOperation.End)
         self.edit.setTextCursor(cursor)
@@ -178,6 +205,14 @@ class Composer(QFrame):
         if self._blocked_reason(text) is None:
             self.edit.clear()
             self.submitted.emit(text)
+
+    @Slot(int)
+    def _show_refused(self, characters: int) -> None:
+        self.hint.setText(
+            self.tr(
+                "Not pasted: {0} characters are too many, a prompt may have {1} in all."
+            ).format(f"{characters:,}", f"{MOST_CHARACTERS:,}")
+        )
 
     @Slot(str)
     def _show_focus(self, focused: str) -> None:

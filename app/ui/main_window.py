@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.backend.files import AppFolders
+from app.backend.files import DEMO_MODEL, AppFolders
 from app.backend.settings import SettingsStore
 from app.models.chat import ChatModel
 from app.models.engine_model import EngineModel
@@ -174,7 +174,7 @@ class MainWindow(QMainWindow):
         elif action == "demo":
             self._engine.load_demo()
         elif action == "reload":
-            self._engine.load(self._engine.path)
+            self._engine.load(self._engine.path or str(DEMO_MODEL))
 
     @Slot()
     def _apply_settings(self) -> None:

@@ -40,11 +40,12 @@ _BREAKS = str.maketrans(dict.fromkeys("\u2028\u2029\ufdd0\ufdd1", "\n"))
 
 
 class MessageText(QTextBrowser):
-    """One final message. `source_text` is exactly what was given."""
+    """One final message. `source_text` is exactly what was given, also where less is shown."""
 
     def __init__(self, theme: Theme, name: str, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.source_text = ""
+        self._plain = ""
         self._markdown = False
         self._theme = theme
         self.setAccessibleName(name)
@@ -67,8 +68,10 @@ class MessageText(QTextBrowser):
         self.source_text, self._markdown = source, True
         self._render()
 
-    def show_plain(self, source: str) -> None:
+    def show_plain(self, source: str, shown: str | None = None) -> None:
+        """shown: the part of `source` that is on the page, all of it if None."""
         self.source_text, self._markdown = source, False
+        self._plain = source if shown is None else shown
         self._render()
 
     @Slot()
@@ -79,7 +82,7 @@ class MessageText(QTextBrowser):
             document.setMarkdown(for_display(self.source_text), _FLAVOUR)
             style_markdown(document, self._theme)
         else:
-            document.setPlainText(self.source_text)
+            document.setPlainText(self._plain)
             style_plain(document)
         self._fit()
 

@@ -18,32 +18,52 @@ from app.ui.icons import icon
 from app.ui.markdown_view import MessageText
 from app.ui.theme import Space, Theme, answer_widths
 
+SHOWN_CHARACTERS, SHOWN_LINES = 10_000, 200  # of a prompt on the page
+
 
 class PromptView(QFrame):
-    """What the person typed, exactly, as a card."""
+    """What the person typed, exactly, as a card. Of a very long one the beginning is shown, because
+    laying out a book would hold the window up; copying everything gives all of it.
+    """
 
     def __init__(self, theme: Theme, message: ChatMessage, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setProperty("card", "true")
         self.body = MessageText(theme, self.tr("Your prompt"), self)
-        self.body.show_plain(message.text)
+        shown = _beginning(message.text)
+        self.body.show_plain(message.text, shown)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(Space.L - 2, Space.M - 2, Space.L - 2, Space.M - 2)
         layout.addWidget(self.body)
+        self.rest = QLabel(self)
+        self.rest.setProperty("tone", "small")
+        self.rest.setIndent(2)
+        self.rest.setText(
+            self.tr("and {0} more characters. Select all and copy gives the whole prompt.").format(
+                f"{len(message.text) - len(shown):,}"
+            )
+        )
+        self.rest.setVisible(len(shown) < len(message.text))
+        layout.addWidget(self.rest)
 
 
 class AnswerView(QWidget):
-    """An answer. `action` carries what its one button does: "retry", "edit", "demo", "open" or
-    "new".
+    """An answer. `action` carries what its one button does: "retry", "edit", "new" (ask in a new
+    chat), "demo" or "reload" (load that model, then ask again).
     """
 
     action = Signal(str, str)  # action, message id
 
-    def __init__(self, theme: Theme, message: ChatMessage, parent: QWidget | None = None) -> None:
+    def __init__(
+        self, theme: Theme, message: ChatMessage, first: bool, parent: QWidget | None = None
+    ) -> None:
+        """first: nothing was said before its prompt."""
         super().__init__(parent)
         self.message = message
         self._theme = theme
+        self._first = first
         self._loading = ""
+        self._usable, self._free = True, True
         self.waiting = QLabel(self)
         self.waiting.setProperty("tone", "muted")
         self.waiting.setWordWrap(True)
@@ -110,15 +130,12 @@ class AnswerView(QWidget):
         self.waiting.setVisible(status is MessageStatus.WAITING)
         self.waiting.setText(self._loading or self.tr("Waiting for the model to be ready."))
         self.canvas.setVisible(status is MessageStatus.ANSWERING)
+        if status is MessageStatus.WAITING:
+            self.canvas.show_blocks((), "")  # what an earlier try left there
         self.body.setVisible(final and bool(message.text))
         if final and message.text:
             self.body.show_markdown(message.text)
-        failure = message.failure
-        if status is MessageStatus.INTERRUPTED:
-            failure = self._interrupted()
-        self.card.setVisible(failure is not None)
-        if failure is not None:
-            self.card.show_failure(failure, *self._button_for(failure))
+        self._refresh_card()
         self._footer.setVisible(final and bool(message.text))
         self.figures.setText(self._figures_line(message.figures) if message.figures else "")
         self.figures.setVisible(message.figures is not None)
@@ -127,11 +144,26 @@ class AnswerView(QWidget):
     def show_snapshot(self, snapshot: Snapshot) -> None:
         self.canvas.show_blocks(snapshot.blocks, snapshot.text)
 
-    def show_loading(self, sentence: str) -> None:
-        """What the model is doing while this message waits."""
+    def show_model(self, sentence: str, usable: bool, free: bool) -> None:
+        """sentence: what the model is doing while this message waits. usable: there is one, or one
+        is coming. free: no other answer is waited for.
+        """
         self._loading = sentence
         if self.message.status is MessageStatus.WAITING:
             self.waiting.setText(sentence)
+        if (usable, free) != (self._usable, self._free):
+            self._usable, self._free = usable, free
+            self._refresh_card()
+
+    def _refresh_card(self) -> None:
+        failure = self.message.failure
+        if self.message.status is MessageStatus.INTERRUPTED:
+            failure = self._interrupted()
+        self.card.setVisible(failure is not None)
+        if failure is not None:
+            action, label = self._button_for(failure)
+            self.card.show_failure(failure, action, label)
+            self.card.button.setEnabled(self._free or action in ("edit", "new"))
 
     @Slot()
     def _copy(self) -> None:
@@ -171,12 +203,20 @@ class AnswerView(QWidget):
 
     def _button_for(self, failure: Failure) -> tuple[str, str]:
         """(action, label) of the one button that does what the error asks for."""
+        if failure.code == "request.too_long" and not self._first:
+            return "new", self.tr("Ask in a new chat")
         if failure.code.startswith("request."):
             return "edit", self.tr("Edit the prompt")
-        if failure.code == "load.no_model":
-            return "demo", self.tr("Load the demo model")
-        if failure.code == "app.unexpected":
-            return "reload", self.tr("Load the model again")
-        if failure.code == "answer.interrupted":
+        if not self._usable and failure.code == "app.unexpected":
+            return "reload", self.tr("Load the model and ask again")
+        if not self._usable:
+            return "demo", self.tr("Load the demo model and ask again")
+        if failure.code in ("load.no_model", "answer.interrupted"):
             return "retry", self.tr("Ask again")
         return "retry", self.tr("Try again")
+
+
+def _beginning(text: str) -> str:
+    """The lines of `text` that the page shows of a prompt."""
+    lines = text[:SHOWN_CHARACTERS].split("\n", SHOWN_LINES)
+    return "\n".join(lines[:SHOWN_LINES])

@@ -119,11 +119,21 @@ class ChatModel(QObject):
             return self.tr("No model is loaded. Open a model folder first.")
         if state is Lifecycle.FAILED:
             return self.tr("The model is not usable. Load one first.")
-        if self._asked is not None and not (
-            state is Lifecycle.STOPPING and self._asked[0] != self.current.id
-        ):
+        if self._asked is not None and not self._ending_elsewhere():
             return self.tr("The last answer is not finished. Press Esc to stop it.")
         return None
+
+    def _ending_elsewhere(self) -> bool:
+        """Whether what is asked is an answer of another conversation that is being stopped: its end
+        is certain to come. A prompt that waits for a load has no such end yet.
+        """
+        if self._asked is None or self.engine.state is not Lifecycle.STOPPING:
+            return False
+        conversation_id, message_id = self._asked
+        conversation = self._conversation(conversation_id)
+        message = _find(conversation, message_id) if conversation else None
+        answering = message is not None and message.status is MessageStatus.ANSWERING
+        return answering and conversation_id != self.current.id
 
     def send(self, text: str) -> bool:
         """Saves the prompt, then asks for its answer (as soon as the model is ready). False when

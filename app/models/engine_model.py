@@ -152,10 +152,13 @@ class EngineModel(QObject):
             self._timer.start()
         else:
             self._timer.stop()
-        self.state_changed.emit(state)
         if not self.busy and self._then is not None:
+            # what waited for this moment comes first: whoever hears of it could start a reply
             action, self._then = self._then, None
             action()
+            if self.state is not state:
+                return
+        self.state_changed.emit(state)
 
     @Slot()
     def _tick(self) -> None:
@@ -176,7 +179,8 @@ class EngineModel(QObject):
     def _on_load_failed(self, failure: Failure) -> None:
         self.failure = failure
         self._move(Lifecycle.FAILED)
-        self.load_failed.emit(failure)
+        if self.state is Lifecycle.FAILED:  # and not already loading what was asked for meanwhile
+            self.load_failed.emit(failure)
 
     @Slot()
     def _on_load_stopped(self) -> None:

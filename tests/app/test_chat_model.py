@@ -225,3 +225,47 @@ def test_a_request_error_of_the_engine_is_not_the_engines_end(make: Make, qtbot:
     chat.send("hello")
     assert wait_for_answer(qtbot, chat).status is MessageStatus.FAILED
     assert chat.engine.state is Lifecycle.READY
+
+
+def test_a_prompt_that_waits_for_a_stopped_load_is_not_forgotten_for_the_next(
+    make: Make, qtbot: QtBot
+) -> None:
+    chat = make(FakeLoader(chunks=50, seconds_per_chunk=0.02), loaded=False)
+    chat.engine.load("somewhere")
+    chat.send("first")
+    first = chat.current.id
+    chat.stop()
+    chat.new_chat()
+    assert chat.engine.state is Lifecycle.STOPPING
+    assert not chat.send("second")
+    qtbot.waitUntil(lambda: not chat.engine.busy)
+    (conversation,) = chat.conversations
+    assert conversation.id == first
+    assert conversation.messages[-1].status is MessageStatus.FAILED
+
+
+def test_another_folder_opened_in_mid_answer_is_loaded_before_the_next_answer(
+    make: Make, qtbot: QtBot
+) -> None:
+    loader = FakeLoader(FakeScript(seconds_per_step=0.02))
+    chat = make(loader)
+    chat.send("first")
+    chat.new_chat()  # stops it
+    assert chat.send("second")
+    chat.engine.load("elsewhere")
+    answer = wait_for_answer(qtbot, chat)
+    assert answer.text == DEFAULT_ANSWER
+    assert chat.engine.path == "elsewhere"
+    assert [len(engine.requests) for engine in loader.engines] == [1, 1]
+
+
+def test_a_prompt_goes_to_the_model_that_was_opened_while_another_was_loading(
+    make: Make, qtbot: QtBot
+) -> None:
+    loader = FakeLoader(chunks=50, seconds_per_chunk=0.02)
+    chat = make(loader, loaded=False)
+    chat.engine.load("somewhere")
+    chat.send("hello")
+    loader.chunks = 1
+    chat.engine.load("elsewhere")
+    assert wait_for_answer(qtbot, chat).text == DEFAULT_ANSWER

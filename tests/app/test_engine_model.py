@@ -17,7 +17,7 @@ from app.models.snapshot import Snapshot
 from app.models.worker import GenerationJob, ReplyOutcome, load_real_engine
 from engine.errors import CheckpointError, RuntimeFailure, UnblurError
 from engine.fake import DEFAULT_ANSWER, FakeLoader, FakeScript
-from engine.protocol import EngineLoader
+from engine.protocol import Engine, EngineLoader, ProgressCallback
 from engine.types import GenerateRequest, LoadProgress, Message
 
 Make = Callable[[EngineLoader], EngineModel]
@@ -260,3 +260,25 @@ def test_a_missing_package_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPa
         load_real_engine("x", lambda _: None, threading.Event())
     assert caught.value.code == "install.incomplete"
     assert "python run.py" in caught.value.action
+
+
+def test_a_failed_load_is_no_news_once_another_has_begun(make: Make, qtbot: QtBot) -> None:
+    let_fail = threading.Event()
+
+    def load(path: str, progress: ProgressCallback, stop: threading.Event) -> Engine:
+        if path == "elsewhere":
+            return FakeLoader()(path, progress, stop)
+        assert let_fail.wait(5)
+        raise MemoryError  # it ends by itself, not by the stop
+
+    model = make(load)
+    failures: list[Failure] = []
+    states: list[Lifecycle] = []
+    model.load_failed.connect(failures.append)
+    model.load("somewhere")
+    model.state_changed.connect(states.append)
+    model.load("elsewhere")
+    let_fail.set()
+    qtbot.waitUntil(lambda: model.state is Lifecycle.READY, timeout=3000)
+    assert failures == []
+    assert states == [Lifecycle.STOPPING, Lifecycle.LOADING, Lifecycle.READY]

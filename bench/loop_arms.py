@@ -131,16 +131,25 @@ def make_arm(
     sdpa: bool = False,
     fused: bool = True,
     ahead: bool = True,
+    one_launch: bool = True,
 ) -> Runtime:
-    """One runtime with its own cache. sdpa: without the attention kernel. fused, ahead: see
-    `ReplyPieces`."""
+    """One runtime with its own cache. sdpa: without the attention kernel. fused, ahead,
+    one_launch: see `ReplyPieces`."""
     program = make_program(model, batch, capacity, RuleOptions(), place.dtype)
     if not sdpa:
         spec = model.spec
         shape = (spec.head_dim, spec.rotary_dim, spec.rope_theta)
         program.cache.attention = block_attention(place.device, *shape)
     kernel = None if place.dry else record_kernel()
-    pieces = make_pieces(program, True, slots=SLOTS, kernel=kernel, fused=fused, ahead=ahead)
+    pieces = make_pieces(
+        program,
+        True,
+        slots=SLOTS,
+        kernel=kernel,
+        fused=fused,
+        ahead=ahead,
+        one_launch=one_launch and not place.dry,
+    )
     if name == "eager":
         return EagerRuntime(pieces, exact=False)
     backend = make_backend(pieces, place)

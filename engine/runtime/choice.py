@@ -83,13 +83,21 @@ def choose_loop(device: torch.device, wanted: LoopPath | None = None) -> LoopCho
 def make_runtime(program: StepProgram, stop_after_block: bool, choice: LoopChoice) -> Runtime:
     """The chosen runtime over a program, with buffers of its own."""
     if choice.path == "eager":
-        return EagerRuntime(make_pieces(program, stop_after_block))
+        on_gpu = program.state.tokens.device.type == "cuda" and has_triton()
+        return EagerRuntime(make_pieces(program, stop_after_block, one_launch=on_gpu))
     from engine.runtime.backend import CudaBackend
     from engine.runtime.graph import GraphRuntime, PerStepGraphRuntime
     from engine.runtime.reader import BATCH
 
     # A step ahead doubles the tokens of a forward: on a GPU that costs far less than a second one.
-    pieces = make_pieces(program, stop_after_block, slots=SLOTS, kernel=record_kernel(), ahead=True)
+    pieces = make_pieces(
+        program,
+        stop_after_block,
+        slots=SLOTS,
+        kernel=record_kernel(),
+        ahead=True,
+        one_launch=has_triton(),
+    )
     staging = max(BATCH * pieces.ring.words, pieces.reply.log.shape[1])
     backend = CudaBackend(program.state.tokens.device, staging)
     if choice.path == "one graph per step":

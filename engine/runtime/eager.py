@@ -141,7 +141,8 @@ class EagerRuntime:
         if not record:
             return StepMark(seconds, None, block_done=False)
         ring = self.pieces.ring
-        words = ring.records[(control[Control.STEPS] - 1) % ring.slots].cpu().numpy()
+        slot = (control[Control.STEPS] - 1) % ring.slots
+        words = ring.records[slot].cpu().numpy().copy()  # the next step writes there again
         return StepMark(seconds, ring.step_taken(ring.read(words), 0, seconds), block_done=False)
 
 

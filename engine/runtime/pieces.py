@@ -15,7 +15,10 @@ not the order of steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
 
 from engine.decoding.judge import Judgement
 from engine.decoding.state import RowSettings
@@ -24,6 +27,10 @@ from engine.runtime.reply import ReplyState
 from engine.runtime.ring import RecordKernel, TraceRing
 from engine.runtime.rows import Row
 from engine.runtime.step import StepProgram
+
+if TYPE_CHECKING:  # they need Triton
+    from engine.decoding.said import Said
+    from engine.runtime.fused import FusedBooks
 
 CHUNKS = (8, 1)  # a captured prefill's sizes, in blocks; eager on a GPU takes the same
 
@@ -48,7 +55,8 @@ class ReplyPieces:
 
     bound: cached keys scanned by attention; the cache's capacity unless the caller knows better
     before each call (eager on a CPU does). fused: a commit shares the next block's first forward;
-    off only to measure what that is worth. ahead: `verify` and `accept` are used.
+    off only to measure what that is worth. ahead: `verify` and `accept` are used. one_launch:
+    bookkeeping runs in one launch a piece, where a kernel covers the rule (`books`; needs Triton).
     """
 
     def __init__(
@@ -59,12 +67,18 @@ class ReplyPieces:
         *,
         fused: bool = True,
         ahead: bool = False,
+        one_launch: bool = False,
     ) -> None:
         self.program, self.reply, self.ring = program, reply, ring
         self.fused = fused and program.shares_commit
         room = reply.capacity >= 2 * reply.block_length
         self.ahead = ahead and program.rule.settles and program.looks_ahead and room
-        self._said_ahead: Judgement | None = None
+        self._said_ahead: Judgement | Said | None = None
+        self.books: FusedBooks | None = None
+        if one_launch:
+            from engine.runtime.fused import fused_books
+
+            self.books = fused_books(program, reply, ring, self.ahead)
         device = program.state.tokens.device
         self.settings = RowSettings.allocate(reply.batch, device)
         self.bound = program.cache.capacity
@@ -93,7 +107,10 @@ class ReplyPieces:
         self.program.prefill(ids, positions, self.bound)
 
     def begin(self) -> None:
-        self.reply.begin_block(self.program.state)
+        if self.books is not None:
+            self.books.begin()
+        else:
+            self.reply.begin_block(self.program.state)
 
     def first(self) -> None:
         """The first step of a block, and the commit of the block before it."""
@@ -106,11 +123,17 @@ class ReplyPieces:
         self._step(with_previous=False)
 
     def end(self) -> None:
-        self.reply.end_block(self.program.state)
+        if self.books is not None:
+            self.books.end()
+        else:
+            self.reply.end_block(self.program.state)
 
     def verify(self) -> None:
         """A step of this block and, ahead of time, the first one of the next."""
         state, canvas = self.program.state, self.reply.next_canvas(self.program.state)
+        if self.books is not None:
+            self._verify(self.books, canvas)
+            return
         self._said_ahead = self.program.step_and_ahead(
             self.settings, self.bound, canvas, self._steering()
         )
@@ -121,14 +144,38 @@ class ReplyPieces:
         """After a `verify` that left ACCEPTED: ends the block, begins the next and takes its first
         step from what was said ahead."""
         state, said = self.program.state, self._said_ahead
-        assert said is not None
+        if self.books is not None:
+            assert not isinstance(said, Judgement)
+            assert said is not None
+            self.books.end()
+            self.books.begin(free=True)
+            self.books.after_step(said, self.settings, self.variant.recorded, verify=False)
+            return
+        assert isinstance(said, Judgement)
         self.reply.end_block(state)
         self.reply.count_step_ahead()
         self.reply.begin_block(state)
         self.program.rule.apply(state, said, self.settings)
         self._end_step()
 
+    def _verify(self, books: FusedBooks, canvas: Tensor) -> None:
+        """`verify` with the bookkeeping in one launch."""
+        state, steering = self.program.state, self._steering()
+        here, there = self.program.look_ahead(self.bound, canvas, steering)
+        now = (state.start, state.step, state.tokens)
+        then = (state.start + self.program.block_length, torch.zeros_like(state.step), canvas)
+        said = books.judge(here, self.settings, *now, steering)
+        self._said_ahead = books.judge(there, self.settings, *then, steering, ahead=True)
+        books.after_step(said, self.settings, self.variant.recorded, verify=True)
+
     def _step(self, with_previous: bool) -> None:
+        if self.books is not None:
+            state, steering = self.program.state, self._steering()
+            logits = self.program.look(self.bound, with_previous, steering)
+            now = (state.start, state.step, state.tokens)
+            said = self.books.judge(logits, self.settings, *now, steering)
+            self.books.after_step(said, self.settings, self.variant.recorded, verify=False)
+            return
         self.program.step(self.settings, self.bound, with_previous, self._steering())
         self._end_step()
 
@@ -153,17 +200,19 @@ def make_pieces(
     kernel: RecordKernel | None = None,
     fused: bool = True,
     ahead: bool = False,
+    one_launch: bool = False,
 ) -> ReplyPieces:
     """Pieces over a program, with buffers of their own on its device. slots, kernel: see
-    `TraceRing`; one slot is enough where the host looks after every step. fused, ahead: see
-    `ReplyPieces`."""
+    `TraceRing`; one slot is enough where the host looks after every step. fused, ahead,
+    one_launch: see `ReplyPieces`."""
     batch, length = program.state.tokens.shape
     device = program.state.tokens.device
     reply = ReplyState(
         batch, length, program.cache.capacity, program.rule.mask_id, stop_after_block, device
     )
     ring = TraceRing(batch, length, device, slots, kernel)
-    return ReplyPieces(program, reply, ring, fused=fused, ahead=ahead)
+    options = {"fused": fused, "ahead": ahead, "one_launch": one_launch}
+    return ReplyPieces(program, reply, ring, **options)
 
 
 def usable_chunks(pieces: ReplyPieces) -> list[int]:

@@ -22,7 +22,10 @@ from engine.runtime.conditional import Mailbox
 from engine.runtime.reply import ReplyState, entry_steps
 from engine.runtime.ring import StepRecord, TraceRing
 
-POLL = 0.001  # seconds between looks: a step takes longer, and the thread should cost nothing
+# Seconds between looks. Each takes the interpreter's lock from whoever computes, so a long reply is
+# looked at less often; a screen shows 30 pictures a second.
+POLL, LONGEST_POLL = 0.0005, 0.004
+PATIENCE = 0.03  # of the time the reply has taken so far
 BATCH = 32  # records brought by one copy
 
 
@@ -67,6 +70,7 @@ class ReplyReader:
         self.backend, self.ring, self.reply = backend, ring, reply
         self.pending, self.stop, self.record = pending, stop, record
         self._items: queue.SimpleQueue[Item | _Failed | None] = queue.SimpleQueue()
+        self._began = time.perf_counter()
         self._steps = 0  # records handled
         self._blocks = 0  # log entries handled
         self._thread = threading.Thread(target=self._run, name="reply-reader", daemon=True)
@@ -104,7 +108,8 @@ class ReplyReader:
             self._blocks += 1
         self._read_steps(steps)
         if quiet and not over:
-            time.sleep(POLL)
+            taken = time.perf_counter() - self._began
+            time.sleep(min(max(POLL, PATIENCE * taken), LONGEST_POLL))
         return over
 
     def _read_steps(self, until: int) -> None:

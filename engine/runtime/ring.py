@@ -83,7 +83,7 @@ class TraceRing:
         return StepRecord(int(words[2]), time, bool(words[3]), words)
 
     def step_taken(self, record: StepRecord, row: int, seconds: float) -> StepTaken:
-        """One row of a record as the event the window knows."""
+        """One row of a record as the event the window knows. Its arrays are views of the record."""
         block, step, start, forwards = self._meta(record.words, row)
         ids, state, confidence, entropy, replaced = self._arrays(record.words, row)
         return StepTaken(
@@ -91,11 +91,11 @@ class TraceRing:
             step=step,
             block_start=start,
             forwards=forwards,
-            ids=ids.copy(),
+            ids=ids,
             state=state.astype(np.uint8),
-            confidence=confidence.view(np.float32).copy(),
-            entropy=entropy.view(np.float32).copy(),
-            edited_from=replaced.copy(),
+            confidence=confidence.view(np.float32),
+            entropy=entropy.view(np.float32),
+            edited_from=replaced,
             seconds=seconds,
         )
 

@@ -87,6 +87,12 @@ class StepProgram:
         the same pass, which is the commit: under block-causal attention its queries cannot see the
         new block). One forward instead of two.
         """
+        return self._judged(self.look(bound, with_previous, steering), settings, steering)
+
+    def look(
+        self, bound: int, with_previous: bool, steering: SteeringState | None = None
+    ) -> Tensor:
+        """The forward of a step: logits float32 [B, L, V] of the block."""
         state = self.state
         if steering is not None:
             steering.take_back(state, self.rule.mask_id)
@@ -98,8 +104,7 @@ class StepProgram:
             ids, where = state.tokens, positions
         attend = self._attend(where, bound, self.block_length)
         hidden = self.model(self._embeds(ids), where, attend)
-        logits = self.model.logits(hidden[:, -self.block_length :])
-        return self._judged(logits, settings, steering)
+        return self.model.logits(hidden[:, -self.block_length :])
 
     def step_and_ahead(
         self,
@@ -114,6 +119,19 @@ class StepProgram:
         If the rule changes nothing, this block's keys in the forward were final, so what was said
         of the next block is exactly what its first step would be told.
         """
+        here, there = self.look_ahead(bound, next_canvas, steering)
+        state, length = self.state, self.block_length
+        positions = state.positions
+        zero = torch.zeros_like(state.step)
+        judgement = judge(here, settings, positions, state.step, self.suppressed, steering)
+        ahead = judge(there, settings, positions + length, zero, self.suppressed, steering)
+        self.rule.apply(state, judgement, settings)
+        return ahead
+
+    def look_ahead(
+        self, bound: int, next_canvas: Tensor, steering: SteeringState | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The forward of `step_and_ahead`: logits of this block and of the next."""
         state = self.state
         if steering is not None:
             steering.take_back(state, self.rule.mask_id)
@@ -122,12 +140,7 @@ class StepProgram:
         ids = torch.cat((state.tokens, next_canvas), dim=1)
         attend = self._attend(where, bound, 2 * length)
         logits = self.model.logits(self.model(self.model.embed(ids), where, attend))
-        here, there = logits[:, :length], logits[:, length:]
-        zero = torch.zeros_like(state.step)
-        judgement = judge(here, settings, positions, state.step, self.suppressed, steering)
-        ahead = judge(there, settings, positions + length, zero, self.suppressed, steering)
-        self.rule.apply(state, judgement, settings)
-        return ahead
+        return logits[:, :length], logits[:, length:]
 
     def _embeds(self, ids: Tensor) -> Tensor:
         """What a step's forward begins with, int64 [B, T] -> [B, T, H]: the block comes last, and

@@ -71,6 +71,7 @@ def pieces_for(
     fused: bool = True,
     ahead: bool = False,
     capacity: int = CAPACITY,
+    one_launch: bool = False,
 ) -> ReplyPieces:
     spec = model.spec
     cache = KVCache(
@@ -79,7 +80,7 @@ def pieces_for(
     state = BlockState.allocate(batch, spec.block_length, CPU)
     rule = make_rule(spec, CPU, RuleOptions())
     program = StepProgram(model, cache, state, rule, spec.mask_token_id)
-    return make_pieces(program, True, slots=slots, fused=fused, ahead=ahead)
+    return make_pieces(program, True, slots=slots, fused=fused, ahead=ahead, one_launch=one_launch)
 
 
 def eager_for(model: LLaDA2, exact: bool | None = None, **options: int | bool) -> EagerRuntime:

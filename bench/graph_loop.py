@@ -120,8 +120,10 @@ def ids(place: Place) -> Result:
         here = Place.here(place.dry, dtype)
         model = random_model(here, decoding)
         arms = {name: make_arm(name, model, here) for name in ARMS}
+        by_torch = make_arm("graph", model, here, one_launch=False)
         key = f"{decoding} {str(dtype)[6:]}"
         differ: dict[str, int] = {"per step": 0, "graph": 0}
+        books_differ = 0  # other sums in the judgement: a near tie may fall either way
         steps, memory, captures = 0, [], []
         wanted_count = 12 if place.dry else count
         capacity = arms["graph"].pieces.reply.capacity
@@ -133,6 +135,10 @@ def ids(place: Place) -> Result:
                 run_rows(runtime, rows[name])
             for name in differ:
                 differ[name] += outcome(rows[name]) != outcome(rows["eager"])
+            if n < wanted_count // 2:
+                other = make_row(model, prompt, limit, settings)
+                run_rows(by_torch, other)
+                books_differ += other.ids != rows["eager"].ids
             steps += rows["eager"].forwards
             graph = arms["graph"]
             assert isinstance(graph, GraphRuntime)
@@ -143,6 +149,7 @@ def ids(place: Place) -> Result:
             "requests": wanted_count,
             "steps": steps,
             "differ": differ,
+            "differ with torch's bookkeeping, first half": books_differ,
             "captures": captures[-1],
             "captured again in the second half": captures[-1] - captures[wanted_count // 2],
             "memory grew MB": round((memory[-1] - memory[0]) / 1e6, 2),
@@ -150,7 +157,7 @@ def ids(place: Place) -> Result:
         ok &= not any(differ.values()) and memory[-1] - memory[0] < 32e6
         kinds = 4 if graph.pieces.ahead else 2  # captures a variant
         ok &= captures[-1] <= 2 + 3 * kinds + 2
-        for runtime in arms.values():
+        for runtime in (*arms.values(), by_torch):
             runtime.close()
     return result | {"ok": ok}
 

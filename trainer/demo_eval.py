@@ -261,7 +261,9 @@ def _measure(args: argparse.Namespace, arms: list[Arm], models: dict[str, Path])
             "replies": [asdict(r) for r in replies],
         }
         args.out.mkdir(parents=True, exist_ok=True)
-        (args.out / "replies.json").write_text(json.dumps(record), encoding="utf-8")
+        part = args.out / "replies.json.part"  # a kill while writing keeps the arms before
+        part.write_text(json.dumps(record), encoding="utf-8")
+        part.replace(args.out / "replies.json")
         print(
             f"[{time.monotonic() - began:6.1f}] {arm.name}: {len(replies)} replies in "
             f"{seconds:.1f} s on {engines[arm.model].info.device}",

@@ -30,7 +30,9 @@ def save_exact(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any]) 
     a kill at any moment leaves one whole checkpoint."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"exact-{state['step']:07d}.safetensors"
-    save_file({key: t.detach().cpu().contiguous() for key, t in tensors.items()}, folder / name)
+    part = folder / (name + ".part")  # a step that is saved twice must not lose its first file
+    save_file({key: t.detach().cpu().contiguous() for key, t in tensors.items()}, part)
+    part.replace(folder / name)
     _write_json(folder / STATE, {**state, "tensors": name})
     for old in folder.glob("exact-*.safetensors"):
         if old.name != name:

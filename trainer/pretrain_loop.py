@@ -32,7 +32,7 @@ from trainer.pretrain_files import (
     save_exact,
 )
 from trainer.pretrain_model import ComputePath, Losses, TrainingModel
-from trainer.shards import ShardFeed, ShardPlan
+from trainer.shards import ShardFeed, ShardPlan, tokenizer_fingerprint
 
 VALID_BATCHES = 3
 VALID_NOISE = NoiseSettings(edited_blocks=0.0, kept_rate=0.0)
@@ -181,6 +181,7 @@ class Pretrainer:
         self.store = ExampleStore(data.train, config.window, device)
         self.packer = Packer(self.store.rows, config.window, config.seed, self.store.more)
         self.valid = Validation(config, data.valid, device)
+        self.tokenizer = tokenizer_fingerprint(data.train.plan.tokenizer)
         self.curve = Curve(run / "curve.json")
         self.step = 0
         self.seconds = 0.0
@@ -208,6 +209,7 @@ class Pretrainer:
             "packer": self.packer.state(),
             "config": self.config.as_json(),
             "vocabulary": {"size": self.spec.vocab_size, "mask_id": self.spec.mask_token_id},
+            "tokenizer": self.tokenizer,
         }
 
     def save(self) -> None:
@@ -267,6 +269,12 @@ class Pretrainer:
                 "pretrain.other_shape",
                 f"the checkpoint is of a model of another shape: {state['config']['shape']}.",
                 "Resume with the same --config and --set, or start another run folder.",
+            )
+        if state.get("tokenizer", self.tokenizer) != self.tokenizer:  # older states do not say
+            raise RuntimeFailure(
+                "pretrain.other_tokenizer",
+                "the checkpoint was trained with another tokenizer: its ids mean other texts.",
+                "Resume with the tokenizer it was begun with, or start another run folder.",
             )
         self.step, self.seconds = int(state["step"]), float(state["seconds"])
         self.warm_from = int(state["warm_from"])

@@ -1,16 +1,18 @@
 """Training examples as arrays, made shard by shard in worker processes and kept as files.
 
 Knows the generators and the tokenizer, and nothing of models: it imports no torch, so that workers
-start quickly. A shard's content follows from (seed, split, its number) alone. Files are .npz
-without pickles; a run that is cut and resumed finds its shards again.
+start quickly. A shard's content follows from its plan, the tokenizer's file and its number. Files
+are .npz without pickles, named after all three: a run that is cut and resumed finds its shards
+again, and never those of another seed or tokenizer. It does not know when a generator changed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +91,16 @@ class ShardPlan:
     def shards(self) -> int:
         return -(-self.examples // self.shard)
 
+    def fingerprint(self) -> str:
+        """Short name of everything that a shard's content follows from, but its number."""
+        facts = (*astuple(replace(self, tokenizer=Path())), tokenizer_fingerprint(self.tokenizer))
+        return hashlib.sha256(repr(facts).encode()).hexdigest()[:12]
+
+
+def tokenizer_fingerprint(folder: Path) -> str:
+    """Hash of the file that says which ids a text becomes."""
+    return hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
+
 
 def make_shard(plan: ShardPlan, number: int) -> Examples:
     """Generates and encodes shard `number` of a plan."""
@@ -155,6 +167,7 @@ class ShardFeed:
         self.plan = plan
         self.folder = folder
         self.given = 0
+        self._name = f"{plan.split}-{plan.fingerprint()}"
         folder.mkdir(parents=True, exist_ok=True)
         self._pool: ProcessPoolExecutor | None = None
         self._files: dict[int, Future[Path]] = {}
@@ -170,7 +183,7 @@ class ShardFeed:
                 )
 
     def _path(self, number: int) -> Path:
-        return self.folder / f"{self.plan.split}-{number:05d}.npz"
+        return self.folder / f"{self._name}-{number:05d}.npz"
 
     def ready(self) -> bool:
         """Whether the next shard can be had without waiting."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,18 @@ from pretrain_tiny import pretrainer, small_config
 
 from engine.checkpoint import open_checkpoint
 from engine.errors import CheckpointError, RuntimeFailure
-from trainer import pretrain
+from trainer import pretrain, pretrain_files
 from trainer.curve import Curve, svg
 from trainer.demo_config import CONFIGS, DemoConfig, model_config
 from trainer.demo_export import export
-from trainer.pretrain_files import CARRIED_BYTES, load_carried, read_state, save_carried
+from trainer.pretrain_files import (
+    CARRIED_BYTES,
+    load_carried,
+    load_exact,
+    read_state,
+    save_carried,
+    save_exact,
+)
 from trainer.pretrain_loop import Cadence, Goal, Pretrainer
 
 # Quantised from half the run on, so that the cut lies after the change.
@@ -130,6 +138,38 @@ def test_another_shape_is_refused(tmp_path: Path, tokenizer: Path, uncut: Pretra
     with pytest.raises(RuntimeFailure) as refused:
         other._take(read_state(tmp_path / "carried") or {})
     assert refused.value.code == "pretrain.other_shape"
+
+
+def test_another_tokenizer_of_the_same_size_is_refused(
+    tmp_path: Path, tokenizer: Path, uncut: Pretrainer
+) -> None:
+    uncut.carry(tmp_path / "carried")
+    copy = tmp_path / "tokenizer"
+    shutil.copytree(tokenizer, copy, ignore=shutil.ignore_patterns("*.safetensors"))
+    text = (copy / "tokenizer.json").read_text("utf-8")
+    (copy / "tokenizer.json").write_text(text + "\n", "utf-8")
+    other = pretrainer(CONFIG, tmp_path / "new", copy)
+    with pytest.raises(RuntimeFailure) as refused:
+        other.adopt(tmp_path / "carried")
+    assert refused.value.code == "pretrain.other_tokenizer"
+
+
+def test_a_kill_while_the_same_step_is_saved_again_leaves_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = {"a": torch.arange(4.0)}
+    save_exact(tmp_path, saved, {"step": 3})
+
+    def killed(tensors: dict[str, torch.Tensor], path: Path) -> None:
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretrain_files, "save_file", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save_exact(tmp_path, saved, {"step": 3})
+    back = {"a": torch.zeros(4)}
+    load_exact(tmp_path, (read_state(tmp_path) or {})["tensors"], back)
+    assert torch.equal(back["a"], saved["a"])
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path: Path, tokenizer: Path) -> None:

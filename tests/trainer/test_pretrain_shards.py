@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,6 +63,23 @@ def test_files_give_the_same_shards_again(plan: ShardPlan, tmp_path: Path) -> No
     assert again is not None
     assert _same(first, again)
     assert _same(first, make_shard(plan, 0))
+
+
+def test_files_of_another_seed_or_tokenizer_are_not_taken(plan: ShardPlan, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    ShardFeed(plan, folder, workers=0).next()
+    copy = tmp_path / "tokenizer"
+    shutil.copytree(plan.tokenizer, copy, ignore=shutil.ignore_patterns("*.safetensors"))
+    moved = replace(plan, tokenizer=copy)
+    assert moved.fingerprint() == plan.fingerprint()  # what counts is what the files say
+    text = (copy / "tokenizer.json").read_text("utf-8")
+    (copy / "tokenizer.json").write_text(text + "\n", "utf-8")
+    others = (moved, replace(plan, seed=6), replace(plan, chat_share=0.5))
+    for number, other in enumerate(others, start=2):
+        made = ShardFeed(other, folder, workers=0).next()
+        assert len(list(folder.glob("train-*.npz"))) == number
+        assert made is not None
+        assert _same(made, make_shard(other, 0))
 
 
 def test_workers_make_the_same_shards(plan: ShardPlan, tmp_path: Path) -> None:

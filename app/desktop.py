@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from PySide6.QtCore import QMessageLogContext, QSettings, QTimer, QtMsgType, qInstallMessageHandler
 from PySide6.QtWidgets import QApplication
 
+from app import STARTED
 from app.backend.conversations import Journal
 from app.backend.files import AppFolders, standard_folders
 from app.backend.gpu import GpuSampler
@@ -96,10 +97,9 @@ def build(
 
 
 def run_window(startup_time: bool = False, model: str | None = None) -> int:
-    """Opens the window and runs until it is closed. startup_time: print when it was usable, then
-    close.
+    """Opens the window and runs until it is closed. startup_time: print when it was usable, counted
+    from the first line of this program, then close.
     """
-    begun = time.perf_counter()
     app = make_application()
     folders = standard_folders()
     problem = start_logging(folders.logs)
@@ -107,7 +107,7 @@ def run_window(startup_time: bool = False, model: str | None = None) -> int:
     desktop = build(app, folders, geometry=geometry, notices=(problem,) if problem else ())
     desktop.window.show()
     if startup_time:
-        QTimer.singleShot(0, lambda: _report_startup(desktop.window, begun))
+        QTimer.singleShot(0, lambda: _report_startup(desktop.window))
     for name in (signal.SIGINT, signal.SIGTERM):  # seen when a timer next runs Python, see GpuMeter
         signal.signal(name, lambda *_: desktop.window.close())
     # the load starts once the first frame is out, so that it cannot delay it
@@ -126,7 +126,7 @@ def _load(engine: EngineModel, model: str | None) -> None:
         engine.load(model)
 
 
-def _report_startup(window: MainWindow, begun: float) -> None:
+def _report_startup(window: MainWindow) -> None:
     window.repaint()
-    print(f"usable window after {(time.perf_counter() - begun) * 1000:.0f} ms")
+    print(f"usable window after {(time.perf_counter() - STARTED) * 1000:.0f} ms")
     window.close()

@@ -10,8 +10,10 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from engine.hardware import GpuSample
+
 if TYPE_CHECKING:
-    from engine.hardware import GpuSample, HardwareReport
+    from engine.hardware import HardwareReport
 
 log = logging.getLogger("unblur.gpu")
 
@@ -54,5 +56,13 @@ class GpuSampler:
                     self.report = describe_hardware()
                 self._wake.wait(self._seconds)
                 self._wake.clear()
-        except Exception:  # the thread's root: meters may fail, the app goes on
+        except Exception as error:  # the thread's root: meters may fail, the app goes on
             log.exception("GPU sampling ended")
+            self.latest = GpuSample(
+                None,
+                None,
+                None,
+                None,
+                None,
+                f"Reading the GPU failed ({type(error).__name__}); the log file has the details.",
+            )

@@ -88,10 +88,12 @@ class GpuMeter(QObject):
 
 
 def read(sample: GpuSample | None, report: HardwareReport | None, device: str) -> GpuReading:
-    """The reading to show. device: where the loaded model runs, "" when none is loaded."""
+    """The reading to show. device: where the loaded model runs, "" when none is loaded: then the
+    machine has a GPU for one if its meters could be read.
+    """
     if sample is None:
         return GpuReading()
-    on_cpu = device == "cpu" or bool(sample.reason)
+    on_cpu = device == "cpu" or (not device and bool(sample.reason))
     reason = sample.reason
     if on_cpu and not reason:
         reason = report.reason if report else ""

@@ -66,7 +66,9 @@ def test_a_driver_that_raises_ends_the_sampling_and_nothing_else(
     sampler.start()
     qtbot.waitUntil(lambda: not sampler._thread.is_alive(), timeout=2000)
     sampler.stop()
-    assert sampler.latest is None
+    assert sampler.latest is not None  # and no old reading stays on the screen
+    assert "OSError" in sampler.latest.reason
+    assert sampler.latest.utilisation is None
 
 
 def test_the_meter_tells_the_window_when_a_reading_changes(qtbot: QtBot) -> None:

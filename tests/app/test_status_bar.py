@@ -142,6 +142,7 @@ def test_without_a_gpu_it_says_cpu_and_why(open_window) -> None:
         (None, None, "", "", ""),
         (NO_DRIVER, None, "", "CPU", "No NVIDIA driver was found."),
         (BUSY_GPU, None, "cuda:0", "GPU", ""),
+        (NO_DRIVER, None, "cuda:0", "GPU", "No NVIDIA driver was found."),  # of its meters only
         (BUSY_GPU, None, "", "GPU", ""),
         (BUSY_GPU, CPU_BUILD, "cpu", "CPU", "PyTorch is a CPU build."),
     ],

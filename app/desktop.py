@@ -113,10 +113,14 @@ def run_window(startup_time: bool = False, model: str | None = None) -> int:
     # the load starts once the first frame is out, so that it cannot delay it
     QTimer.singleShot(0, lambda: _load(desktop.engine, model))
     try:
-        return app.exec()
+        status = app.exec()
     finally:
         desktop.window.close()
+        ended = desktop.engine.close()
         stop_logging()
+    if not ended:
+        os._exit(1)  # a thread that hangs in the system cannot be ended, and Qt would crash on it
+    return status
 
 
 def _load(engine: EngineModel, model: str | None) -> None:

@@ -116,7 +116,7 @@ class ChatModel(QObject):
         """What holds any text back now."""
         state = self.engine.state
         if state in (Lifecycle.NO_MODEL, Lifecycle.UNLOADING):
-            return self.tr("No model is loaded. Open a model folder first.")
+            return self.tr("No model is loaded. Load one from the menu at the bottom left.")
         if state is Lifecycle.FAILED:
             return self.tr("The model is not usable. Load one first.")
         if self._asked is not None and not self._ending_elsewhere():
@@ -172,7 +172,11 @@ class ChatModel(QObject):
 
     @Slot()
     def stop(self) -> None:
-        self.engine.stop()
+        """Ends the answer being written, or the load that a prompt waits for. A load nobody waits
+        for goes on: a stray Esc at the start must not leave the window without its model.
+        """
+        if self.engine.state is not Lifecycle.LOADING or self._asked is not None:
+            self.engine.stop()
 
     @Slot()
     def new_chat(self) -> None:

@@ -29,6 +29,7 @@ from engine.types import LoadProgress, ModelInfo
 
 log = logging.getLogger("unblur.model")
 PAINT_MS = 33
+CLOSE_MS = 30_000  # a step, or a read from a slow disk, may take as long
 BUSY = frozenset({Lifecycle.LOADING, Lifecycle.GENERATING, Lifecycle.STOPPING, Lifecycle.UNLOADING})
 
 
@@ -52,6 +53,7 @@ class EngineModel(QObject):
         self.progress: LoadProgress | None = None
         self.failure: Failure | None = None
         self._then: Callable[[], None] | None = None
+        self._given_up = False
         self._stop = threading.Event()
         self._snapshots = SnapshotHolder()
         self._progress = ProgressHolder()
@@ -126,18 +128,19 @@ class EngineModel(QObject):
             self._unload.emit()
 
     def close(self) -> bool:
-        """Stops, unloads and ends the thread. True when it ended; waits at most 30 s for a step to
-        finish. Nothing is heard of the model afterwards.
+        """Stops, unloads and ends the thread. True when it ended; waits at most `CLOSE_MS`, once,
+        for a step to finish. Nothing is heard of the model afterwards.
         """
-        if not self._thread.isRunning():
-            return True
+        if self._given_up or not self._thread.isRunning():
+            return not self._given_up
         self._timer.stop()
         self._then = None
         self._stop.set()
         self._shut_down.emit()
-        ended = self._thread.wait(30_000)
+        ended = self._thread.wait(CLOSE_MS)
         if not ended:
-            log.error("the engine's thread did not end within 30 s")
+            self._given_up = True
+            log.error("the engine's thread did not end within %d s", CLOSE_MS / 1000)
         # what the worker said while it was waited for comes too late: nobody asked for its stop
         QCoreApplication.removePostedEvents(self, QEvent.Type.MetaCall.value)
         return ended

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PySide6.QtCore import QSettings, QSize, Qt, Slot
+from PySide6.QtCore import QByteArray, QSettings, QSize, Qt, Slot
 from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QFileDialog,
@@ -117,8 +117,9 @@ class MainWindow(QMainWindow):
         self._connect()
         self.rail.choose("chat")
         self._show_problems()
-        if geometry is not None and geometry.contains("geometry"):
-            self.restoreGeometry(geometry.value("geometry"))  # pyright: ignore[reportArgumentType]
+        kept = geometry.value("geometry") if geometry is not None else None
+        if isinstance(kept, QByteArray):  # the file may hold anything
+            self.restoreGeometry(kept)
 
     def _lay_out(self) -> None:
         self._stack = QStackedWidget(self)

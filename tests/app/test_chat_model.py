@@ -83,6 +83,14 @@ def test_nothing_can_be_sent_without_a_model(make: Make) -> None:
     assert not chat.send("hello")
 
 
+def test_stop_leaves_a_load_alone_that_no_prompt_waits_for(make: Make, qtbot: QtBot) -> None:
+    chat = make(FakeLoader(chunks=4, seconds_per_chunk=0.02), loaded=False)
+    chat.engine.load("somewhere")
+    chat.stop()
+    assert chat.engine.state is Lifecycle.LOADING
+    qtbot.waitUntil(lambda: chat.engine.state is Lifecycle.READY)
+
+
 def test_a_prompt_sent_while_loading_is_answered_when_ready(make: Make, qtbot: QtBot) -> None:
     chat = make(FakeLoader(chunks=4, seconds_per_chunk=0.05), loaded=False)
     chat.engine.load("somewhere")

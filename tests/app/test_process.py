@@ -251,3 +251,40 @@ def test_startup_time_is_printed_and_the_window_closes(
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.startswith("usable window after ")
     assert (tmp_path / "d ü" / "Unblur" / "logs" / "unblur.log").exists()
+
+
+HANG = """
+import functools, sys, time
+import app.desktop, app.models.engine_model
+from PySide6.QtCore import QTimer
+from PySide6.QtWidgets import QApplication
+
+def hang(path, progress, stop):
+    time.sleep(60)
+
+def load(engine, model):
+    engine.load("on a disk that hangs")
+    QTimer.singleShot(100, QApplication.closeAllWindows)
+
+app.models.engine_model.CLOSE_MS = 200
+app.desktop.build = functools.partial(app.desktop.build, loader=hang)
+app.desktop._load = load
+sys.exit(app.desktop.run_window())
+"""
+
+
+def test_a_load_that_hangs_in_the_system_does_not_keep_the_process(
+    tmp_path: Path, repo_root: Path, environment: dict[str, str]
+) -> None:
+    answer = subprocess.run(
+        python(HANG),
+        cwd=repo_root,
+        env={**environment, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (answer.returncode, answer.stderr) == (1, "")
+    log = tmp_path / "data" / "Unblur" / "logs" / "unblur.log"
+    assert "did not end" in log.read_text("utf-8")

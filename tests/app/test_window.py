@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QSettings, Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QFileDialog
@@ -15,6 +15,7 @@ from app.backend.conversations import MessageStatus
 from app.backend.files import AppFolders
 from app.desktop import Desktop
 from app.models.lifecycle import Lifecycle
+from app.ui.main_window import MainWindow
 from app.ui.message_views import AnswerView, PromptView
 from engine.errors import CheckpointError, RuntimeFailure
 from engine.fake import DEFAULT_ANSWER, FakeLoader, FakeScript
@@ -303,3 +304,23 @@ def test_the_window_works_at_its_smallest_size(open_window, qtbot: QtBot) -> Non
     assert right <= desktop.window.width()
     bar = desktop.window.status_bar
     assert bar.device.mapTo(desktop.window, bar.device.rect().topRight()).x() <= 960
+
+
+@pytest.mark.parametrize("kept", ["nonsense", 5, b"\0\1", None])
+def test_a_damaged_place_of_the_window_does_not_keep_it_shut(
+    open_window, tmp_path: Path, kept: object
+) -> None:
+    desktop = open_window(loaded=False)
+    places = QSettings(str(tmp_path / "places.ini"), QSettings.Format.IniFormat)
+    places.setValue("geometry", kept)
+    window = MainWindow(
+        desktop.theme,
+        desktop.settings,
+        AppFolders(tmp_path, tmp_path, tmp_path),
+        desktop.engine,
+        desktop.chat,
+        desktop.window._meter,
+        places,
+    )
+    assert (window.width(), window.height()) == (1280, 800)
+    window.deleteLater()

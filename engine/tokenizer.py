@@ -17,6 +17,7 @@ from jinja2 import Template, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+from engine.checkpoint.byte_bpe import VOCAB, older_tokenizer
 from engine.checkpoint.refusals import DOWNLOAD_AGAIN, plain_file_size, printable, unreadable
 from engine.errors import CheckpointError, RequestError
 from engine.types import Message
@@ -37,24 +38,18 @@ class ChatTokenizer:
 
     @classmethod
     def open(cls, folder: Path, template: str | None = None) -> ChatTokenizer:
-        """Reads tokenizer.json, tokenizer_config.json and chat_template.jinja. template: the
+        """Reads tokenizer.json (or the older files of a Qwen2 tokenizer), tokenizer_config.json and
+        chat_template.jinja. template: the
         family's own, for a folder that brings none. Raises CheckpointError."""
-        file = folder / "tokenizer.json"
-        if not file.is_file():
-            raise CheckpointError(
-                "checkpoint.no_tokenizer",
-                f"The folder {folder.name} has no tokenizer.json, so it cannot read or write text.",
-                "Add the model's tokenizer.json to the folder, or download the model again.",
-                file="tokenizer.json",
-            )
+        name, content = _content_of(folder)
         try:
-            tokenizer = Tokenizer.from_str(file.read_text(encoding="utf-8"))
+            tokenizer = Tokenizer.from_str(content)
         except Exception as error:  # the library raises plain Exception for any malformed file
             raise CheckpointError(
                 "checkpoint.bad_tokenizer",
-                f"tokenizer.json cannot be read: {error}",
+                f"{name} cannot be read: {error}",
                 "Download the tokenizer again.",
-                file="tokenizer.json",
+                file=name,
             ) from error
         config = _read_json(folder / "tokenizer_config.json")
         compiled = _compiled(*_template_of(folder, config, template))
@@ -125,6 +120,25 @@ class ChatTokenizer:
         if token in self._special_ids:
             return self._tokenizer.id_to_token(token) or f"<{token}>"
         return self._tokenizer.decode([token], skip_special_tokens=False)
+
+
+def _content_of(folder: Path) -> tuple[str, str]:
+    """The file a tokenizer is read from, and its content as a tokenizer.json."""
+    file = folder / "tokenizer.json"
+    if file.is_file():
+        try:
+            return file.name, file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise unreadable(file.name, error) from error
+    older = older_tokenizer(folder)
+    if older is not None:
+        return VOCAB, json.dumps(older)
+    raise CheckpointError(
+        "checkpoint.no_tokenizer",
+        f"The folder {folder.name} has no tokenizer.json, so it cannot read or write text.",
+        "Add the model's tokenizer.json to the folder, or download the model again.",
+        file="tokenizer.json",
+    )
 
 
 def _require_text(content: str) -> None:

@@ -1,7 +1,7 @@
 """Cross-checks the tokenizer with the config: vocabulary size and the mask id.
 
-Reads tokenizer.json and tokenizer_config.json as plain JSON. Knows token texts and ids; does not
-tokenise.
+Reads tokenizer.json (or what stands for it) and tokenizer_config.json as plain JSON. Knows token
+texts and ids; does not tokenise.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine.checkpoint.byte_bpe import VOCAB, older_tokenizer
 from engine.checkpoint.folder import JsonObject, ModelFolder, read_json
 from engine.checkpoint.refusals import DOWNLOAD_AGAIN, printable, refuse
 from engine.errors import CheckpointError
@@ -21,12 +22,14 @@ _FIX = "Download tokenizer.json and config.json of one model."
 @dataclass(frozen=True)
 class TokenizerIds:
     """added: special and added tokens, text -> id. texts: every token, id -> text. largest: the
-    highest id. stated_mask: the text that tokenizer_config.json calls the mask token, if any."""
+    highest id. stated_mask: the text that tokenizer_config.json calls the mask token, if any. file:
+    the one the vocabulary is from."""
 
     added: Mapping[str, int]
     texts: Mapping[int, str]
     largest: int
     stated_mask: str | None
+    file: str
 
     def mask(self) -> tuple[str, int] | None:
         """The mask token by its stated text, else by one of the usual ones."""
@@ -38,11 +41,15 @@ class TokenizerIds:
 
 
 def read_tokenizer_ids(folder: ModelFolder) -> TokenizerIds | None:
-    """The ids of the folder's tokenizer, or None when it has no tokenizer.json. Raises
-    CheckpointError."""
-    if "tokenizer.json" not in folder.file_names:
-        return None
-    data = read_json(folder.path / "tokenizer.json")
+    """The ids of the folder's tokenizer, or None when it has none. Raises CheckpointError."""
+    file = "tokenizer.json"
+    if file in folder.file_names:
+        data = read_json(folder.path / file)
+    else:
+        older, file = older_tokenizer(folder.path), VOCAB
+        if older is None:
+            return None
+        data = older
     added = _added_tokens(data)
     vocab = _vocabulary(data)
     texts = {token_id: text for text, token_id in vocab.items()}
@@ -57,6 +64,7 @@ def read_tokenizer_ids(folder: ModelFolder) -> TokenizerIds | None:
         texts=texts,
         largest=max(texts, default=-1),
         stated_mask=stated if isinstance(stated, str) else None,
+        file=file,
     )
 
 
@@ -75,10 +83,10 @@ def check_tokenizer(ids: TokenizerIds, spec: FamilySpec) -> tuple[str, ...]:
     if ids.largest >= spec.vocab_size:
         raise refuse(
             "checkpoint.tokenizer_too_large",
-            f"tokenizer.json has token ids up to {ids.largest}, but config.json: vocab_size is"
+            f"{ids.file} has token ids up to {ids.largest}, but config.json: vocab_size is"
             f" {spec.vocab_size}.",
             _FIX,
-            file="tokenizer.json",
+            file=ids.file,
             item="vocab_size",
         )
     notes = [] if spec.mask_token_id is None else _check_mask(ids, spec.mask_token_id)
@@ -94,7 +102,7 @@ def _check_mask(ids: TokenizerIds, wanted: int) -> list[str]:
     if ids.stated_mask is None and named:
         return []  # whatever it is called, and whatever other mask tokens there are
     if mask is not None and mask[1] != wanted:
-        raise _mask_disagrees(wanted, f"gives {printable(mask[0])} the id {mask[1]}")
+        raise _mask_disagrees(wanted, f"{ids.file} gives {printable(mask[0])} the id {mask[1]}")
     if mask is not None:
         return []
     if text is None:
@@ -102,13 +110,13 @@ def _check_mask(ids: TokenizerIds, wanted: int) -> list[str]:
     if text in ids.added:
         return [f"The mask id {wanted} is the tokenizer's token {printable(text)}."]
     shown = printable(repr(text))
-    raise _mask_disagrees(wanted, f"uses that id for the ordinary token {shown}")
+    raise _mask_disagrees(wanted, f"{ids.file} uses that id for the ordinary token {shown}")
 
 
 def _mask_disagrees(wanted: int, problem: str) -> CheckpointError:
     return refuse(
         "checkpoint.mask_id_disagrees",
-        f"config.json: mask_token_id is {wanted}, but tokenizer.json {problem}.",
+        f"config.json: mask_token_id is {wanted}, but {problem}.",
         _FIX,
         file="config.json",
         item="mask_token_id",

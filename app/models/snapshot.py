@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from engine.types import BlockFinished, Event, Finished, Started, StepTaken, Tok
 
 # At most twice what a screen can show; a slow engine gets a snapshot for every step.
 PUBLISH_SECONDS = 1 / 120
+BROKEN = "\N{REPLACEMENT CHARACTER}"  # of a token that holds a part of a character
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,8 @@ class SnapshotBuilder:
         self._edited[now] = event.edited_from[now]
 
     def _cells(self, event: StepTaken) -> tuple[Cell, ...]:
-        pieces = self._engine.pieces(event.ids.tolist())
+        masked = (event.state == TokenState.MASKED).tolist()
+        pieces = self._pieces(event.ids.tolist(), masked)
         before = self._before(event.block, len(pieces))
         cells = tuple(
             Cell(
@@ -190,6 +193,20 @@ class SnapshotBuilder:
         )
         return cells[self._overlap(event.block) :]
 
+    def _pieces(self, ids: list[int], masked: list[bool]) -> list[str]:
+        """Display text of each token. Where several hold the bytes of one character (an emoji),
+        the first shows it once all of them are there, and the others show nothing.
+        """
+        pieces = list(self._engine.pieces(ids))
+        broken = [BROKEN in p and not m for p, m in zip(pieces, masked, strict=True)]
+        for is_broken, group in groupby(range(len(pieces)), key=broken.__getitem__):
+            run = list(group)
+            if is_broken and len(run) > 1:
+                text = self._engine.decode(ids[run[0] : run[-1] + 1])
+                if BROKEN not in text:
+                    pieces[run[0] : run[-1] + 1] = [text, *[""] * (len(run) - 1)]
+        return pieces
+
     def _before(self, block: int, length: int) -> Sequence[str | None]:
         if self._edited is None or self._edited_block != block or not (self._edited >= 0).any():
             return [None] * length
@@ -199,7 +216,7 @@ class SnapshotBuilder:
     def _finish_block(self, event: BlockFinished) -> None:
         ids = event.ids.tolist()
         overlap = self._overlap(event.block)
-        pieces = self._engine.pieces(ids)[overlap:]
+        pieces = self._pieces(ids, [False] * len(ids))[overlap:]
         before = self._before(event.block, len(ids))[overlap:]
         cells: list[Cell] = []
         for token, piece, old in zip(ids[overlap:], pieces, before, strict=True):

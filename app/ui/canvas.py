@@ -184,6 +184,8 @@ class CanvasView(QWidget):
         if state == TokenState.MASKED:
             self._paint_bar(painter, _box(placed).adjusted(1, 7, -5, -7), 1.0)
             return
+        if not placed.text:  # bytes of a character that the token before shows
+            return
         font, color = self._plain, QColor(colors.text)
         if state == TokenState.DRAFT:
             blur = 1.0 if math.isnan(placed.cell.confidence) else 1.0 - placed.cell.confidence

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 import app.models.snapshot as snapshots
 from app.models.snapshot import Snapshot, SnapshotBuilder, SnapshotHolder
 from engine.fake import DEFAULT_ANSWER, FakeEngine, FakeScript
-from engine.types import Finished, GenerateRequest, Message, StepTaken, TokenState
+from engine.types import (
+    BlockFinished,
+    Finished,
+    GenerateRequest,
+    Message,
+    Started,
+    StepTaken,
+    TokenState,
+)
 
 
 @pytest.fixture
@@ -105,6 +115,40 @@ def test_the_holder_keeps_only_the_latest_and_gives_it_once() -> None:
     holder.put(newest)
     holder.clear()
     assert holder.take() is None
+
+
+class ByteEngine(FakeEngine):
+    """Every token is one byte."""
+
+    def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
+        return tuple(bytes([i]).decode("utf-8", "replace") for i in ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(ids).decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize(
+    ("masked", "shown"),
+    [
+        ((), ["a", "😀", "", "", "", "b", "é", ""]),
+        ((3,), ["a", "\ufffd", "\ufffd", "", "\ufffd", "b", "é", ""]),  # it is not all there yet
+    ],
+)
+def test_a_character_of_several_tokens_is_shown_once_all_are_there(
+    every_step: None, masked: tuple[int, ...], shown: list[str]
+) -> None:
+    ids = np.array(list("a😀bé".encode()), np.int32)
+    state = np.full(8, TokenState.DRAFT, np.uint8)
+    state[list(masked)] = TokenState.MASKED
+    some, none = np.full(8, 0.5, np.float32), np.full(8, -1, np.int32)
+    builder = SnapshotBuilder("r", ByteEngine())
+    builder.add(Started(0, 8, 0, 1, 0.0, ""))
+    step = builder.add(StepTaken(0, 0, 0, 1, ids, state, some, some, none, 0.1))
+    assert step is not None
+    assert [cell.text for cell in step.blocks[0].cells] == shown
+    end = builder.add(BlockFinished(0, 0, ids, True, "a😀bé", 0.1))
+    assert end is not None
+    assert "".join(cell.text for cell in end.blocks[0].cells) == "a😀bé"
 
 
 def test_a_snapshot_cannot_be_changed() -> None:

@@ -18,7 +18,8 @@ LEAST_BLOCKS, LEAST_CANVAS = 8, 256
 def context_of(spec: FamilySpec, placement: Placement, free_bytes: int) -> int:
     """Positions a conversation and its answer may have: what the model allows, as far as `SHARE` of
     the free memory holds it; whole blocks where there are blocks."""
-    room = int(free_bytes * SHARE) // bytes_per_position(spec, placement)
+    fixed = spec.kv_fixed_numbers * placement.dtype.itemsize
+    room = max(int(free_bytes * SHARE) - fixed, 0) // bytes_per_position(spec, placement)
     if spec.whole_sequence:
         return min(spec.max_position_embeddings, max(room, LEAST_CANVAS))
     block = spec.block_length
@@ -31,7 +32,15 @@ def room_for(spec: FamilySpec, prompt: int, max_new_tokens: int, context: int) -
     if spec.whole_sequence:
         return canvas_length(prompt, max_new_tokens, context)
     unit = 8 * spec.block_length
-    return -(-(prompt + max_new_tokens) // unit) * unit
+    # Off the grid the last canvas may reach behind the answer's end by all but one token.
+    spare = 0 if spec.on_grid else spec.block_length - 1
+    return -(-(prompt + max_new_tokens + spare) // unit) * unit
+
+
+def answer_room(spec: FamilySpec, prompt: int, context: int) -> int:
+    """Most tokens an answer to such a prompt can have: off the grid, whole canvases."""
+    room = max(context - prompt, 0)
+    return room if spec.on_grid else room // spec.block_length * spec.block_length
 
 
 def context_in_words(spec: FamilySpec, placement: Placement, context: int) -> str:
@@ -43,7 +52,8 @@ def context_in_words(spec: FamilySpec, placement: Placement, context: int) -> st
         )
         limited = context < spec.max_position_embeddings
     else:
-        size = bytes_per_position(spec, placement) * context / 1e9
+        fixed = spec.kv_fixed_numbers * placement.dtype.itemsize
+        size = (bytes_per_position(spec, placement) * context + fixed) / 1e9
         words = f"The KV cache holds {context} positions in {size:.2f} GB"
     if limited:
         words += f", which free memory limits (the model allows {spec.max_position_embeddings})"

@@ -22,7 +22,7 @@ import numpy as np
 import psutil
 import torch
 
-from engine.capacity import context_in_words, context_of, room_for
+from engine.capacity import answer_room, context_in_words, context_of, room_for
 from engine.checkpoint import Checkpoint, open_checkpoint
 from engine.compose import make_program
 from engine.decoding.rules import RuleOptions
@@ -157,14 +157,14 @@ class TorchEngine:
         replies: dict[int, BatchReply] = {}
         with _failures_in_words():
             runtime = self._for_batches(model, batch, capacity)
-            block = runtime.pieces.reply.block_length
+            block, grid = runtime.pieces.reply.block_length, model.spec.on_grid
             for first in range(0, len(order), batch):
                 chosen = order[first : first + batch]
                 rows = [
-                    Row(prompts[index], max_new_tokens, settings, block, stop_ids)
+                    Row(prompts[index], max_new_tokens, settings, block, stop_ids, grid)
                     for index in chosen
                 ]
-                spare = Row(prompts[order[0]], 1, settings, block, stop_ids, reason="stopped")
+                spare = Row(prompts[order[0]], 1, settings, block, stop_ids, grid, reason="stopped")
                 batch_rows = [*rows, *[spare] * (batch - len(rows))]
                 runtime.prefill(batch_rows)
                 for _ in runtime.run(batch_rows, record=False):
@@ -255,7 +255,7 @@ class TorchEngine:
                 "Choose a limit of at least 1 token.",
             )
         prompt = self._tokenizer.encode_chat(request.messages)
-        room = self._context - len(prompt)
+        room = answer_room(model.spec, len(prompt), self._context)
         if room < 1:
             raise RequestError(
                 "request.too_long",
@@ -267,7 +267,8 @@ class TorchEngine:
         length = model.spec.block_length
         if model.spec.whole_sequence:
             length = room_for(model.spec, len(prompt), limit, self._context)
-        return Row(prompt, limit, settings, length, frozenset(model.spec.stop_ids))
+        spec = model.spec
+        return Row(prompt, limit, settings, length, frozenset(spec.stop_ids), spec.on_grid)
 
     def _text(self, row: Row) -> str:
         return self._tokenizer.decode([token for token in row.ids if token not in row.stop_ids])

@@ -113,7 +113,7 @@ def _first_step(
     seen = _record(model)
     runtime = EagerRuntime(make_pieces(program, stop_after_block=True))
     length = capacity if spec.whole_sequence else spec.block_length
-    row = Row(ids, answer, spec.defaults, length, frozenset(spec.stop_ids))
+    row = Row(ids, answer, spec.defaults, length, frozenset(spec.stop_ids), spec.on_grid)
     runtime.prefill([row])
     seen.clear()
     next(iter(runtime.run([row], record=False)))

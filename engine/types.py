@@ -14,6 +14,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from engine.models.noise_canvas import NoiseCanvas
+
 Role = Literal["system", "user", "assistant"]
 
 
@@ -48,6 +50,7 @@ class DecodeSettings:
     steps: the quota rule's steps per block (2.0 and 2.2): the block's positions are split evenly
         over them.
     temperature: 0 = argmax. top_k: 0 = off. top_p: 1.0 = off. seed: same seed, same text.
+    noise: the sampler of a canvas of noise (models.md 2.5), which takes `steps`, too.
     """
 
     threshold: float = 0.95
@@ -59,6 +62,7 @@ class DecodeSettings:
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    noise: NoiseCanvas = field(default_factory=NoiseCanvas)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from engine.decoding.judge import Judgement
 from engine.decoding.rules import write
 from engine.decoding.state import BlockState, RowSettings
 from engine.kernels.philox import uniform
-from engine.models.noise_canvas import NoiseCanvas
 from engine.types import DecodeSettings
 
 UNDECIDED = -1  # no token has this id
@@ -28,7 +27,8 @@ class EntropyBoundRule:
     """Positions are ranked by entropy, and kept while the entropies ranked before them sum to no
     more than the bound; nothing that was kept is kept for good. The block is finished when the best
     token of every position was the same for `stability` steps more and the mean entropy is below
-    `confidence`, or after `settings.steps` steps; then the best tokens are what stays.
+    `confidence` (both as in `NoiseCanvas`), or after `settings.steps` steps; then the best tokens
+    are what stays.
 
     `state.seen[:, 0]` holds the best tokens of the step before, `state.post` counts the steps they
     have not changed for.
@@ -37,9 +37,6 @@ class EntropyBoundRule:
     name = "entropy-bound"
     mask_id = UNDECIDED
     settles = False
-
-    def __init__(self, canvas: NoiseCanvas) -> None:
-        self.canvas = canvas
 
     def apply(self, state: BlockState, judgement: Judgement, settings: RowSettings) -> None:
         active = ~state.finished
@@ -51,9 +48,9 @@ class EntropyBoundRule:
 
         mean = judgement.entropy.masked_fill(state.prompt, 0.0).sum(-1, keepdim=True)
         mean = mean / (~state.prompt).sum(-1, keepdim=True).clamp_min(1)
-        done = (stable >= self.canvas.stability) & (mean < self.canvas.confidence)
+        done = (stable >= settings.stability) & (mean < settings.mean_entropy)
         done |= state.step + 1 >= settings.steps
-        kept = within_bound(judgement.entropy, ~state.prompt, self.canvas.entropy_bound)
+        kept = within_bound(judgement.entropy, ~state.prompt, settings.entropy_bound)
         tokens = torch.where(kept, judgement.proposal, UNDECIDED)
         tokens = torch.where(done, best, tokens)
         tokens = torch.where(state.prompt, state.tokens, tokens)
@@ -65,9 +62,9 @@ class EntropyBoundRule:
         return settings.steps
 
 
-def within_bound(entropy: Tensor, open_: Tensor, bound: float) -> Tensor:
+def within_bound(entropy: Tensor, open_: Tensor, bound: Tensor) -> Tensor:
     """bool [B, L]: open positions, the surest first, as long as the entropies before them sum to at
-    most `bound` nats; the surest is always among them."""
+    most `bound` [B, 1] nats; the surest is always among them."""
     ranked, order = entropy.masked_fill(~open_, float("inf")).sort(dim=-1, stable=True)
     before = ranked.cumsum(-1) - ranked
     kept = (before <= bound) & ranked.isfinite()
@@ -80,8 +77,8 @@ def noise(settings: RowSettings, state: BlockState, vocab_size: int) -> Tensor:
     return (draw.to(torch.float64) * vocab_size).to(torch.int64)
 
 
-def schedule(settings: RowSettings, state: BlockState, canvas: NoiseCanvas) -> Tensor:
+def schedule(settings: RowSettings, state: BlockState) -> Tensor:
     """float32 [B, 1]: the temperature of this step, falling from t_max to near t_min as fewer of
     `settings.steps` remain."""
     left = (settings.steps - state.step).clamp_min(0).to(torch.float32)
-    return canvas.t_min + (canvas.t_max - canvas.t_min) * left / settings.steps
+    return settings.t_min + (settings.t_max - settings.t_min) * (left / settings.steps)

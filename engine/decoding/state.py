@@ -28,6 +28,7 @@ class RowSettings:
 
     The tensors are static: `load` overwrites them in place, so that a captured step reads the
     settings of the request that is running.
+    noise float32 [5, B, 1]: what `NoiseCanvas` holds.
     filtered: whether any row uses top-k or top-p (a host fact: filtering costs a sort of the
     vocabulary).
     sampled: whether any row has a temperature above 0 (a host fact, too).
@@ -35,6 +36,7 @@ class RowSettings:
 
     reals: Tensor  # float32 [4, B, 1]
     counts: Tensor  # int64 [5, B, 1]
+    noise: Tensor  # float32 [5, B, 1]
     filtered: bool = False
     sampled: bool = False
 
@@ -43,6 +45,7 @@ class RowSettings:
         return cls(
             torch.zeros(4, batch, 1, dtype=torch.float32, device=device),
             torch.zeros(5, batch, 1, dtype=torch.int64, device=device),
+            torch.zeros(5, batch, 1, dtype=torch.float32, device=device),
         )
 
     @classmethod
@@ -71,8 +74,37 @@ class RowSettings:
         ]
         self.reals.copy_(torch.tensor(reals, dtype=torch.float32).unsqueeze(-1))
         self.counts.copy_(torch.tensor(counts, dtype=torch.int64).unsqueeze(-1))
+        canvases = [r.noise for r in rows]
+        noise = [
+            [c.entropy_bound for c in canvases],
+            [c.t_min for c in canvases],
+            [c.t_max for c in canvases],
+            [c.confidence for c in canvases],
+            [c.stability for c in canvases],
+        ]
+        self.noise.copy_(torch.tensor(noise, dtype=torch.float32).unsqueeze(-1))
         self.sampled = any(r.temperature > 0 for r in rows)
         self.filtered = self.sampled and any(r.top_k > 0 or r.top_p < 1.0 for r in rows)
+
+    @property
+    def entropy_bound(self) -> Tensor:
+        return self.noise[0]
+
+    @property
+    def t_min(self) -> Tensor:
+        return self.noise[1]
+
+    @property
+    def t_max(self) -> Tensor:
+        return self.noise[2]
+
+    @property
+    def mean_entropy(self) -> Tensor:
+        return self.noise[3]
+
+    @property
+    def stability(self) -> Tensor:
+        return self.noise[4]
 
     @property
     def threshold(self) -> Tensor:

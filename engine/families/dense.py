@@ -30,8 +30,8 @@ def build(spec: DenseSpec) -> Dense:
 
 
 def make_rule(spec: DenseSpec, device: torch.device, options: RuleOptions) -> Rule:
-    if spec.noise is not None:
-        return EntropyBoundRule(spec.noise)
+    if spec.noise:
+        return EntropyBoundRule()
     mask = spec.mask_token_id
     assert mask is not None
     stop_ids = torch.tensor(spec.stop_ids, dtype=torch.int64, device=device)
@@ -68,11 +68,11 @@ def make_program(
             model, state, rule, suppressed, shift=spec.blocks.shift, filler=spec.stop_ids[0]
         )
     shape = (spec.num_layers, spec.num_kv_heads, spec.head_dim)
-    if spec.noise is not None:
+    if spec.noise:
         state = BlockState.allocate(batch, spec.block_length, device)
         cache = KVCache(shape[0], batch, shape[1], capacity, shape[2], dtype, device)
         causal = spec.blocks.causal_commit
-        program = RenoisingProgram(model, cache, state, rule, spec.noise, causal=causal)
+        program = RenoisingProgram(model, cache, state, rule, causal=causal)
         return _with_attention(program, spec, kernels and not causal)
     kind = ShiftedBlockProgram if spec.blocks.shift else StepProgram
     program = block_causal_program(model, rule, batch, capacity, options, dtype, shape, kind)

@@ -88,7 +88,7 @@ class KernelPlacer:
         for norm in _residual_norms(self.model):
             norm.compute = _add_norm
         for module in self.model.modules():
-            if isinstance(module, GatedMLP):
+            if isinstance(module, GatedMLP) and module.activation is torch.nn.functional.silu:
                 _fuse_gate_and_up(module)
             elif isinstance(module, Attention):
                 _join_projections(module)

@@ -15,7 +15,6 @@ from typing import Literal
 from engine.models.config_fields import ConfigFields, refuse_unbuilt, rope_fields
 from engine.models.dense_spec import Blocks, DenseSpec
 from engine.models.family import Family
-from engine.models.noise_canvas import NoiseCanvas
 from engine.models.residual_spec import read_residual
 from engine.models.token_fields import read_mask_id, read_stop_ids
 from engine.types import DecodeSettings
@@ -125,7 +124,7 @@ class Reading:
         base: DecodeSettings,
         *,
         bias: bool,
-        noise: NoiseCanvas | None = None,
+        noise: bool = False,
     ) -> DenseSpec:
         """A spec of the Hugging Face layout. bias: Qwen2.5 (biases, no QK-norm), else Qwen3. noise:
         the canvas has no masks."""
@@ -139,7 +138,7 @@ class Reading:
         released = vocab in QWEN_VOCABS
         stops = self.stop_ids(QWEN_ENDS[key] if released else None, vocab)
         mask = None
-        if noise is None:
+        if not noise:
             mask = self.mask_id(QWEN_MASKS[key] if released else None, vocab, stops)
         defaults, residual = self.settings(base), read_residual(c, hidden)
         return _checked(

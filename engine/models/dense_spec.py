@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Literal
 
 from engine.models.family import TensorTable
-from engine.models.noise_canvas import NoiseCanvas
 from engine.models.residual_spec import ResidualSpec
 from engine.types import DecodeSettings
 
@@ -81,9 +80,12 @@ class DenseSpec:
     decoding: str
     defaults: DecodeSettings
     residual: ResidualSpec | None = None
-    noise: NoiseCanvas | None = None
+    noise: bool = False
     decoding_evidence: str = ""
     notes: tuple[str, ...] = ()
+
+    on_grid = True
+    kv_fixed_numbers = 0
 
     @property
     def block_length(self) -> int:

@@ -75,6 +75,7 @@ class Router(nn.Module):
         return ids, weights * self.scale
 
 
+Activation = Callable[[Tensor], Tensor]
 Weights = Tensor | PackedExperts  # [E, out, in], dense or packed
 ExpertSum = Callable[[Tensor, Tensor, Tensor, "Experts"], Tensor]
 
@@ -103,7 +104,9 @@ def sum_by_sorting(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts) ->
             rows = gathered[first : first + count]
             gate = F.linear(rows, _expert(experts.gate, expert, x.dtype))
             up = F.linear(rows, _expert(experts.up, expert, x.dtype))
-            pieces.append(F.linear(F.silu(gate) * up, _expert(experts.down, expert, x.dtype)))
+            pieces.append(
+                F.linear(experts.activation(gate) * up, _expert(experts.down, expert, x.dtype))
+            )
             first += count
     by_slot = torch.empty_like(gathered).index_copy(0, order, torch.cat(pieces))
     by_slot = by_slot.view(ids.shape[0], top_k, -1)
@@ -118,20 +121,28 @@ def sum_all_experts(x: Tensor, ids: Tensor, weights: Tensor, experts: Experts) -
     )
     share = torch.zeros(x.shape[0], experts.num_experts, dtype=x.dtype, device=x.device)
     share = share.scatter(1, ids, weights.to(x.dtype))
-    hidden = F.silu(torch.matmul(x, gate.transpose(1, 2))) * torch.matmul(x, up.transpose(1, 2))
+    inner = experts.activation(torch.matmul(x, gate.transpose(1, 2)))
+    hidden = inner * torch.matmul(x, up.transpose(1, 2))
     return torch.matmul(hidden * share.t().unsqueeze(-1), down.transpose(1, 2)).sum(0)
 
 
 class Experts(nn.Module):
     """Stacked expert weights: gate, up [E, I, H] and down [E, H, I], trainable when dense, frozen
-    when packed.
+    when packed. An expert is down(activation(gate x) * up x).
 
     compute: how the weighted sum is done; None chooses by device.
     """
 
-    def __init__(self, num_experts: int, hidden_size: int, intermediate_size: int) -> None:
+    def __init__(
+        self,
+        num_experts: int,
+        hidden_size: int,
+        intermediate_size: int,
+        activation: Activation = F.silu,
+    ) -> None:
         super().__init__()
         self.num_experts = num_experts
+        self.activation = activation
         self.gate: Weights = nn.Parameter(torch.empty(num_experts, intermediate_size, hidden_size))
         self.up: Weights = nn.Parameter(torch.empty(num_experts, intermediate_size, hidden_size))
         self.down: Weights = nn.Parameter(torch.empty(num_experts, hidden_size, intermediate_size))
@@ -152,13 +163,16 @@ class Experts(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """down(silu(gate x) * up x): the dense layer's MLP and the shared experts.
+    """down(activation(gate x) * up x): the dense layer's MLP and the shared experts.
 
-    compute: how silu(gate x) * up x is done where a kernel does it; None = plain torch.
+    compute: how activation(gate x) * up x is done where a kernel does it; None = plain torch.
     """
 
-    def __init__(self, hidden_size: int, intermediate_size: int) -> None:
+    def __init__(
+        self, hidden_size: int, intermediate_size: int, activation: Activation = F.silu
+    ) -> None:
         super().__init__()
+        self.activation = activation
         self.gate_proj = Linear(hidden_size, intermediate_size)
         self.up_proj = Linear(hidden_size, intermediate_size)
         self.down_proj = Linear(intermediate_size, hidden_size)
@@ -167,4 +181,4 @@ class GatedMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.compute is not None:
             return self.down_proj(self.compute(x))
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))

@@ -102,9 +102,10 @@ class FamilySpec(Protocol):
     family: key of its `Family`. block_length: positions that are denoised together. mask_token_id:
     None where the canvas is not made of masks. decoding: name of the rule, with decoding_evidence
     saying why it is this one. kv_numbers: numbers one position takes in the KV cache, all layers
-    together; 0 = there is no cache. whole_sequence: prompt and answer are one canvas, as long as
-    the request needs. block_rule: who sees whom, in words. notes: sentences for a
-    person.
+    together; 0 = there is no cache. kv_fixed_numbers: those that a reply takes whatever its length.
+    whole_sequence: prompt and answer are one canvas, as long as the request needs. on_grid: blocks
+    lie on multiples of their length; otherwise the first begins where the prompt ends. block_rule:
+    who sees whom, in words. notes: sentences for a person.
     """
 
     @property
@@ -132,7 +133,11 @@ class FamilySpec(Protocol):
     @property
     def kv_numbers(self) -> int: ...
     @property
+    def kv_fixed_numbers(self) -> int: ...
+    @property
     def whole_sequence(self) -> bool: ...
+    @property
+    def on_grid(self) -> bool: ...
     @property
     def block_rule(self) -> str: ...
     @property

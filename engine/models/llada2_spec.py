@@ -195,6 +195,8 @@ class LLaDA2Spec:
 
     family = "llada2"
     whole_sequence = False
+    on_grid = True
+    kv_fixed_numbers = 0
 
     @property
     def parameters(self) -> int:

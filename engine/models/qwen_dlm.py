@@ -116,10 +116,10 @@ def read_qwen_dlm(
         r.notes.append("The checkpoint brings no residual adapter (config.json: residual_input).")
     _name_unknown_fields(r)
     steps = g.integer("max_denoising_steps", default=STEPS, minimum=1)
-    base = DecodeSettings(steps=steps, temperature=1.0)
+    base = DecodeSettings(steps=steps, temperature=1.0, noise=noise)
     blocks = Blocks(length, length, causal_commit=causal)
     evidence = "Decoding entropy-bound: a canvas of noise, renoised where it is not sure."
-    return r.hf_spec("qwen_dlm", blocks, "entropy-bound", evidence, base, bias=False, noise=noise)
+    return r.hf_spec("qwen_dlm", blocks, "entropy-bound", evidence, base, bias=False, noise=True)
 
 
 def _commits_causally(r: Reading) -> bool:

@@ -5,7 +5,7 @@ One line a family. Knows no torch; a family's parts are imported when a checkpoi
 
 from __future__ import annotations
 
-from engine.models import dense_readers, llada2_spec, qwen_dlm
+from engine.models import dense_readers, diffusion_gemma_reader, llada2_spec, qwen_dlm
 from engine.models.family import Family
 
 FAMILIES: tuple[Family, ...] = (
@@ -16,13 +16,12 @@ FAMILIES: tuple[Family, ...] = (
     dense_readers.DREAM,
     dense_readers.LLADA,
     qwen_dlm.FAMILY,
+    diffusion_gemma_reader.FAMILY,
 )
 
 # Start of model_type, or of the architecture's name, lower case -> family. Diffusion models that
 # are not built yet.
 NOT_BUILT = {
-    "diffusion_gemma": "DiffusionGemma",
-    "diffusiongemma": "DiffusionGemma",
     "sdar_moe": "SDAR (mixture of experts)",
     "lladamoe": "LLaDA-MoE",
     "nemotron_labs_diffusion": "Nemotron-Labs-Diffusion",
@@ -32,7 +31,6 @@ NOT_BUILT = {
 
 # A module that only one family has, of families that are not built yet.
 NOT_BUILT_TELLTALES = {
-    "model.decoder.self_conditioning.pre_norm": "DiffusionGemma",
     "diffusion_head": "Nemotron-Labs-Diffusion",
 }
 

@@ -52,6 +52,10 @@ class KVCache:
         self.keys.zero_()
         self.values.zero_()
 
+    def first(self, size: int) -> list[Tensor]:
+        """What positions [0, size) are kept in, as views."""
+        return [self.keys[:, :, :, :size], self.values[:, :, :, :size]]
+
     @property
     def bytes(self) -> int:
         return 2 * self.keys.numel() * self.keys.element_size()

@@ -107,8 +107,7 @@ def _preserved(pieces: ReplyPieces, blocks: int) -> Iterator[None]:
     written: list[Tensor] = [getattr(state, field.name) for field in fields(state)]
     written += [reply.counts, reply.first_stop, reply.converged, reply.cursor]
     written += [reply.control, reply.log, *pieces.program.written]
-    size = blocks * reply.block_length
-    written += [cache.keys[:, :, :, :size], cache.values[:, :, :, :size]]
+    written += cache.first(blocks * reply.block_length)
     kept = [tensor.clone() for tensor in written]
     try:
         yield

@@ -45,10 +45,10 @@ class EagerRuntime:
 
     @torch.inference_mode()
     def prefill(self, rows: Sequence[Row], stop: threading.Event | None = None) -> int:
-        """Writes the KV of every whole prompt block; returns the number of forwards."""
+        """Writes the KV of the prompts up to their first blocks; returns the number of forwards."""
         pieces, length = self.pieces, self.program.block_length
         self._prepare(pieces.load(rows, record=True))
-        blocks = max(row.first_block_start for row in rows) // length
+        blocks = -(-max(row.first_block_start for row in rows) // length)
         done = 0
         forwards = 0
         for size in self._chunks(blocks):

@@ -55,11 +55,11 @@ class GraphRuntime:
 
     @torch.inference_mode()
     def prefill(self, rows: Sequence[Row], stop: threading.Event | None = None) -> int:
-        """Writes the KV of every whole prompt block; returns the number of forwards. What the reply
-        needs is captured here, if it is the first of its kind."""
+        """Writes the KV of the prompts up to their first blocks; returns the number of forwards.
+        What the reply needs is captured here, if it is the first of its kind."""
         self._graph(self.pieces.load(rows, record=True))
         length = self.pieces.reply.block_length
-        blocks = max(row.first_block_start for row in rows) // length
+        blocks = -(-max(row.first_block_start for row in rows) // length)
         forwards = 0
         for size in plan_prefill(blocks, self.pieces.reply.capacity // length, CHUNKS):
             if stop is not None and stop.is_set():

@@ -17,7 +17,6 @@ from engine.decoding.state import BlockState, RowSettings
 from engine.decoding.steering import SteeringState
 from engine.models.backbone import AnyBackbone
 from engine.models.layers import Attend
-from engine.models.noise_canvas import NoiseCanvas
 from engine.runtime.cache import CachedAttend, KVCache
 from engine.runtime.step import StepProgram
 
@@ -41,8 +40,7 @@ class CausalCommitAttend(CachedAttend):
 
 
 class RenoisingProgram(StepProgram):
-    """canvas: schedule and bound of the sampler. causal: finished tokens see only what is before
-    them (else their whole block)."""
+    """causal: finished tokens see only what is before them (else their whole block)."""
 
     looks_ahead = False
 
@@ -52,12 +50,11 @@ class RenoisingProgram(StepProgram):
         cache: KVCache,
         state: BlockState,
         rule: Rule,
-        canvas: NoiseCanvas,
         *,
         causal: bool,
     ) -> None:
         super().__init__(model, cache, state, rule, None)
-        self.canvas, self.causal = canvas, causal
+        self.causal = causal
 
     def prefill(self, ids: Tensor, positions: Tensor, bound: int) -> None:
         """See `StepProgram.prefill`. What is undecided belongs to no row's prompt: any token."""
@@ -83,7 +80,7 @@ class RenoisingProgram(StepProgram):
         attend = self._attend(where, bound, self.block_length)
         hidden = self.model(self._embeds(ids), where, attend)
         logits = self.model.logits(hidden[:, -self.block_length :])
-        logits = logits / schedule(settings, state, self.canvas).unsqueeze(-1)
+        logits = logits / schedule(settings, state).unsqueeze(-1)
         return self._judged(logits, settings, steering)
 
     def _attend(self, where: Tensor, bound: int, canvas: int) -> Attend:

@@ -37,13 +37,16 @@ class BlockEnd:
 @dataclass
 class Row:
     """One sequence. ids: generated tokens of finished blocks, cut at the first stop token or the
-    length limit. block_tokens: the block that ended last, prompt tokens included."""
+    length limit. block_tokens: the block that ended last, prompt tokens included. on_grid: blocks
+    lie on multiples of their length, so that the prompt's rest shares the first one; otherwise the
+    first begins where the prompt ends."""
 
     prompt: Sequence[int]
     max_new_tokens: int
     settings: DecodeSettings
     block_length: int
     stop_ids: frozenset[int]
+    on_grid: bool = True
     steering: Steering = field(default_factory=Steering)
     ids: list[int] = field(default_factory=list)
     block_tokens: Sequence[int] = ()
@@ -55,6 +58,8 @@ class Row:
 
     @property
     def first_block_start(self) -> int:
+        if not self.on_grid:
+            return len(self.prompt)
         return len(self.prompt) // self.block_length * self.block_length
 
     @property

@@ -3,6 +3,7 @@ commits against full forwards, and what is said of a checkpoint that nobody here
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,7 @@ def slow(
 ) -> tuple[list[int], list[list[int]]]:
     """The sampler of models.md 2.5 at temperature 0 (the best token is what is drawn), without a
     cache. Returns ids and the kept tokens of the block after every step, -1 where noise follows."""
-    x, canvases, canvas = list(prompt), [], model.spec.noise
-    assert canvas is not None
+    x, canvases, canvas = list(prompt), [], model.spec.defaults.noise
     while len(x) < len(prompt) + max_new:
         start = len(x) // BLOCK * BLOCK
         held = len(x) - start
@@ -98,7 +98,8 @@ def test_the_sampler_takes_the_steps_of_a_plain_loop(
     model, prompt = dense_model("qwen_dlm", commit_attention=commit), (PROMPT * 2)[:length]
     wanted, canvases = slow(model, prompt, limit, 6, seed, commit == "causal")
     runtime = eager(model)
-    row = request(runtime, prompt, limit, DecodeSettings(steps=6, seed=seed), NEVER)
+    settings = replace(model.spec.defaults, steps=6, temperature=0.0, seed=seed)
+    row = request(runtime, prompt, limit, settings, NEVER)
     marks = reply(runtime, row)
     found = []
     for mark in marks:
@@ -119,7 +120,8 @@ def test_a_sure_and_stable_canvas_is_finished_early() -> None:
         generation = {"entropy_bound": 50.0, "confidence_threshold": confidence}
         model = dense_model("qwen_dlm", seed=11, generation=generation)
         runtime = eager(model)
-        row = request(runtime, PROMPT, 13, DecodeSettings(steps=20, seed=2), NEVER)
+        settings = replace(model.spec.defaults, steps=20, temperature=0.0, seed=2)
+        row = request(runtime, PROMPT, 13, settings, NEVER)
         reply(runtime, row)
         wanted, canvases = slow(model, PROMPT, 13, 20, 2, True)
         assert (row.ids, row.forwards) == (wanted, len(canvases))
@@ -160,7 +162,7 @@ def test_one_graph_per_reply_takes_the_same_steps_as_eager(
     model = dense_model("qwen_dlm", **changes)
     runtimes = eager_like_graph(model, capacity=64), graph(model, capacity=64)
     for length, limit, warm in ((3, 20, 1.0), (11, 30, 0.0), (16, 7, 0.7), (1, 9, 1.0)):
-        settings = DecodeSettings(steps=6, temperature=warm, seed=length)
+        settings = replace(model.spec.defaults, steps=6, temperature=warm, seed=length)
         rows = [request(r, (PROMPT * 2)[:length], limit, settings) for r in runtimes]
         seen = []
         for runtime, row in zip(runtimes, rows, strict=True):
@@ -174,7 +176,9 @@ def test_the_bound_keeps_the_surest_and_always_one() -> None:
     entropy = torch.tensor([[0.3, 0.1, 2.0, 0.05, 0.2]])
     open_ = torch.tensor([[True, True, True, False, True]])
     for bound, kept in ((0.0, [1]), (0.15, [1, 4]), (0.31, [0, 1, 4]), (9.0, [0, 1, 2, 4])):
-        found = within_bound(entropy, open_, bound)[0].nonzero().flatten().tolist()
+        found = (
+            within_bound(entropy, open_, torch.tensor([[bound]]))[0].nonzero().flatten().tolist()
+        )
         assert found == kept
 
 

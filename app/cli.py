@@ -61,7 +61,10 @@ def run(argv: Sequence[str]) -> int:
         from app.cli_models import main as models_main
 
         return models_main(list(argv)[1:])
-    options = make_parser().parse_args(argv)
+    parser = make_parser()
+    options = parser.parse_args(argv)
+    if options.prompt is not None and options.screenshot is None:
+        parser.error("--prompt belongs to --screenshot; to ask without a window: unblur generate")
     if options.version:
         print(f"unblur {version()}")
         return 0

@@ -186,6 +186,13 @@ def test_a_shortened_option_is_wrong_usage() -> None:
     assert caught.value.code == 2
 
 
+def test_a_prompt_that_nothing_would_ask_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(["--prompt", "hello"])
+    assert caught.value.code == 2
+    assert "unblur generate" in capsys.readouterr().err
+
+
 def test_another_import_error_is_not_taken_for_qt(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> int:
         raise ImportError("cannot import name 'x' from 'engine'")

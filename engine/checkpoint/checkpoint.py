@@ -192,15 +192,19 @@ class Checkpoint:
         unless `read_onto` was called, as for all that follows. KeyError for a name
         that is not there.
         """
-        return self._read(self._files.entries[name])
+        return self._read(self._entry(name))
 
     def dense_into(self, name: str, out: Tensor) -> None:
         """Copies a tensor into `out` (same shape, any float dtype and device), a few rows at a
         time.
         """
-        entry = self._files.entries[name]
+        entry = self._entry(name)
         _check_shape(name, entry.shape, out)
         self._fill(entry, out)
+
+    def _entry(self, name: str) -> TensorEntry:
+        """By the name the model gives it, which a copy may have in its place."""
+        return self.inventory.tensors.get(name) or self._files.entries[name]
 
     def linear(self, module: str) -> Tensor | PackedWeight:
         """A module's weight in its stored form: a float matrix [out, in] or the packed one."""

@@ -75,9 +75,10 @@ class _Resolver:
     def __init__(
         self, entries: Mapping[str, TensorEntry], files: Sequence[str], spec: FamilySpec
     ) -> None:
-        self.entries = entries
         self.spec = spec
         self.table: TensorTable = spec.table
+        self.stored = entries
+        self.entries = {**entries, **_from_copies(entries, self.table)}
         self.result = Inventory()
         # The place to look for a tensor that is absent: any file of the set will do when there is
         # one only.
@@ -240,17 +241,19 @@ class _Resolver:
                 "checkpoint.shape",
                 f"has shape {list(entry.shape)}; config.json asks for {list(shape)}",
             )
-        self.result.roles[name] = role
+        self.result.roles[entry.name] = role
         return entry
 
     def _leftovers(self) -> None:
-        extra = [name for name in self.entries if name not in self.result.roles]
+        extra = [name for name in self.stored if name not in self.result.roles]
         for name in extra:
-            if any(part in name for part in _IGNORED_PARTS) or name.endswith(_IGNORED_ENDS):
+            if _original(name, self.table) in self.result.roles:
+                self.result.ignored.append(name)
+            elif any(part in name for part in _IGNORED_PARTS) or name.endswith(_IGNORED_ENDS):
                 self.result.ignored.append(name)
         extra = sorted(set(extra) - set(self.result.ignored))
         if extra:
-            entry = self.entries[extra[0]]
+            entry = self.stored[extra[0]]
             more = f" ({len(extra) - 1} more like it)" if len(extra) > 1 else ""
             self._wrong(
                 entry, "checkpoint.unexpected_tensor", f"belongs to no part of this model{more}"
@@ -279,6 +282,20 @@ _GLOBAL_SCALES: dict[Form, tuple[str, Role]] = {
     "modelopt": ("weight_scale_2", "scale_multiply"),
     "compressed-tensors": ("weight_global_scale", "scale_divide"),
 }
+
+
+def _original(name: str, table: TensorTable) -> str | None:
+    """The name a copy's tensor has in the original; None for what is no copy."""
+    if table.copies is None or name in table.tensors:
+        return None
+    prefix, original = table.copies
+    return original + name.removeprefix(prefix) if name.startswith(prefix) else None
+
+
+def _from_copies(entries: Mapping[str, TensorEntry], table: TensorTable) -> dict[str, TensorEntry]:
+    """Tensors that are stored as a copy alone, under their original names."""
+    found = {_original(name, table): entry for name, entry in entries.items()}
+    return {name: entry for name, entry in found.items() if name and name not in entries}
 
 
 def _layer_count(entries: Mapping[str, TensorEntry], prefix: str) -> int:

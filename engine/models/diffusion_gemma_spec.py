@@ -159,6 +159,7 @@ def _table(spec: DiffusionGemmaSpec) -> TensorTable:
         embedding=f"{STACK}.embed_tokens",
         final_norm=f"{STACK}.norm",
         layers=f"{STACK}.layers",
+        copies=(f"{ENCODER}.", f"{STACK}."),
         experts=ExpertTable(
             layers=tuple(range(spec.num_layers)),
             count=spec.num_experts,

@@ -74,7 +74,8 @@ class TensorTable:
     linears: name without `.weight` -> (out, in), experts one by one, routers included. tensors:
     everything else by full name, the embedding's weight included. embedding: its module (it too may
     be stored packed). final_norm: module of the last norm. layers: what layer numbers follow in
-    names, e.g. `model.layers`.
+    names, e.g. `model.layers`. copies: (prefix, original's prefix) where a file may hold tensors a
+    second time, or only, under another prefix.
     """
 
     linears: Mapping[str, tuple[int, int]]
@@ -83,6 +84,7 @@ class TensorTable:
     final_norm: str
     layers: str
     experts: ExpertTable | None = None
+    copies: tuple[str, str] | None = None
 
     @property
     def parameters(self) -> int:

@@ -247,9 +247,9 @@ class _Resolver:
     def _leftovers(self) -> None:
         extra = [name for name in self.stored if name not in self.result.roles]
         for name in extra:
-            if _original(name, self.table) in self.result.roles:
-                self.result.ignored.append(name)
-            elif any(part in name for part in _IGNORED_PARTS) or name.endswith(_IGNORED_ENDS):
+            copied = _original(name, self.table) in self.result.roles
+            unused = any(part in name for part in _IGNORED_PARTS) or name.endswith(_IGNORED_ENDS)
+            if copied or unused:
                 self.result.ignored.append(name)
         extra = sorted(set(extra) - set(self.result.ignored))
         if extra:

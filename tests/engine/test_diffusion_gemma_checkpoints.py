@@ -1,5 +1,5 @@
-"""Folders of DiffusionGemma: both layouts of experts, copies of the stack, configs that mean another
-model, and answers from the engine."""
+"""Folders of DiffusionGemma: both layouts of experts, copies of the stack, configs that mean
+another model, and answers from the engine."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class RingSizes:
         return (limit - groups * self.sums - 128) // (self.unit + 16)
 
     def total(self, groups: int, stages: int) -> int:
-        return stages * (self.unit + 16) + groups * self.sums
+        return stages * (self.unit + 16) + groups * self.sums + 16
 
 
 def fit_options(hidden: int, inter: int, wanted: ExpertOptions, shared_limit: int) -> ExpertOptions:

@@ -22,6 +22,28 @@ from engine.kernels.qk_rope import qk_rope
 from engine.models.layers import Heads, rotary_tables
 
 FEW_TOKENS = 64  # up to here more, smaller programs keep the GPU busy (bench/LADDER.md)
+SPARE_SHARED = 8 << 10  # bytes of shared memory for all that is not keys and values
+
+
+def plan_attention(
+    tokens: int, group: int, dim: int, item_bytes: int, shared_limit: int
+) -> AttentionPlan:
+    """How the work is cut for `tokens` queries in all, `group` query heads a key head. As many
+    heads of a group in one program as a power of two that divides it allows, as many pipeline
+    stages as fit into shared_limit bytes of shared memory."""
+    if tokens > FEW_TOKENS:
+        return AttentionPlan(heads=min(4, group & -group))
+    plan = AttentionPlan(
+        tokens=16, heads=1, columns=128, splits=4 if tokens <= 32 else 2, warps=4, stages=3
+    )
+    while plan.stages * plan.columns * dim * 2 * item_bytes > shared_limit - SPARE_SHARED:
+        if plan.stages > 2:
+            plan = replace(plan, stages=plan.stages - 1)
+        elif plan.columns > 32:
+            plan = replace(plan, columns=plan.columns // 2)
+        else:
+            break
+    return plan
 
 
 class TritonAttention:
@@ -64,12 +86,18 @@ class TritonAttention:
         return self._tables[capacity]
 
     def _workspace(self, q: Tensor, kv_heads: int) -> tuple[AttentionPlan, AttentionWorkspace]:
-        """As many heads of a group in one program as a power of two that divides it allows."""
         key = (*q.shape, kv_heads)
         if key not in self._kept:
             batch, length, heads, dim = q.shape
-            group = heads // kv_heads
-            plan = AttentionPlan(heads=1 if batch * length <= FEW_TOKENS else 4)
-            plan = replace(plan, heads=min(plan.heads, group & -group))
+            shape = (batch * length, heads // kv_heads, dim, q.element_size())
+            plan = plan_attention(*shape, _shared_limit(q.device))
             self._kept[key] = (plan, make_workspace(batch, length, heads, dim, plan, q.device))
         return self._kept[key]
+
+
+def _shared_limit(device: torch.device) -> int:
+    """Bytes of shared memory one program may use."""
+    if device.type != "cuda":
+        return 227 << 10
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", 99 << 10))

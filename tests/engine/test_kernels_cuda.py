@@ -155,6 +155,7 @@ def test_the_packed_words_give_the_product_through_the_mma_fragment_layout() -> 
         (576, 64, 10, 1, 2, 4, 3),  # two slices a tile
         (128, 32, 40, 2, 2, 5, 2),  # more than 16 tokens an expert, two chunks at once
         (1056, 544, 3, 1, 1, 3, 2),  # slices that do not divide each other, padded columns
+        (320, 256, 6, 1, 3, 7, 2),  # copies land late: a group may run a ring ahead of another
     ],
 )
 def test_expert_kernels_run_on_the_cpu_give_the_references_sums(

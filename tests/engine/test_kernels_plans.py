@@ -6,6 +6,7 @@ import pytest
 
 from engine.kernels.cuda_moe import ExpertOptions, RingSizes, fit_options, route_defines
 from engine.kernels.routing import RouteRule
+from engine.runtime.attention import plan_attention
 
 H200, RTX_5090 = 227 * 1024, 99 * 1024  # shared memory a block may have
 
@@ -37,3 +38,20 @@ def test_shapes_the_routing_kernel_does_not_take_are_refused() -> None:
         route_defines(RouteRule(24, 2), 128)
     with pytest.raises(ValueError, match="must divide 32"):
         route_defines(RouteRule(32, 2, capacity=4, block_length=5), 128)
+
+
+@pytest.mark.parametrize(("tokens", "splits"), [(32, 4), (64, 2)])
+def test_few_queries_are_cut_into_many_small_programs(tokens: int, splits: int) -> None:
+    plan = plan_attention(tokens, 4, 128, 2, H200)
+    assert (plan.tokens, plan.heads, plan.splits, plan.stages) == (16, 1, splits, 3)
+
+
+def test_attention_fits_a_card_with_less_shared_memory() -> None:
+    plan = plan_attention(32, 4, 128, 2, 99 << 10)
+    assert plan.stages * plan.columns * 128 * 4 < 99 << 10
+    assert plan.stages >= 2
+
+
+def test_many_queries_share_keys_between_the_heads_of_a_group() -> None:
+    assert plan_attention(256, 4, 128, 2, H200).heads == 4
+    assert plan_attention(256, 6, 64, 2, H200).heads == 2

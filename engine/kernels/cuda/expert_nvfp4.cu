@@ -241,8 +241,7 @@ constexpr int GROUP = 32 * SLICES1;              // threads of a group
 constexpr int SUMS = SLICES1 * CHUNKS * 256;     // floats per buffer of partial sums
 static_assert(SLICES1 >= SLICES2 && BYTES2 <= UNIT, "shape does not fit the ring");
 
-// A barrier's parity tells one phase from the next only, and a group may hold a gate and an up tile: no group may be a
-// whole ring ahead of another.
+// A group may hold a gate and an up tile, so it must never wait for one while it keeps the other's stage from the producer.
 static_assert(STAGES >= 2 * GROUPS, "the ring is too short for its groups");
 
 struct Span {
@@ -258,14 +257,20 @@ __device__ __forceinline__ Span share(int count) {
 struct Ring {
     u8* data;
     u64 *full, *empty;
+    int* filled;  // tiles the producer has asked for
 
     __device__ __forceinline__ void fill(int index, const void* source, u32 bytes) const {
         const int stage = index % STAGES;
         if (index >= STAGES) barrier_wait(empty + stage, (index / STAGES - 1) & 1);
         barrier_expect(full + stage, bytes);
         bulk_copy(data + stage * UNIT, source, bytes, full + stage);
+        shared_store_release(filled, index + 1);
     }
+    // A barrier's parity tells one phase from the next only. Copies may land out of order, so a group can come here while
+    // the tile a whole ring earlier is still on its way, and parity would then pass: it is asked only once the producer
+    // has filled this stage anew, which it does after the earlier tile was used up.
     __device__ __forceinline__ const uint4* await(int index) const {
+        shared_wait_at_least(filled, index + 1);
         barrier_wait(full + index % STAGES, (index / STAGES) & 1);
         return reinterpret_cast<const uint4*>(data + (index % STAGES) * UNIT);
     }
@@ -412,15 +417,16 @@ __device__ __forceinline__ void down_unit(Worker& w, const Ring& ring, int index
 }
 
 // Grid: blocks that are resident at once; GROUPS * SLICES1 + 1 warps. Shared: STAGES * UNIT + GROUPS * SUMS * 8 +
-// STAGES * 16 bytes. finished int [slots] must be 0 at the start (the routing kernel clears it).
+// STAGES * 16 + 16 bytes. finished int [slots] must be 0 at the start (the routing kernel clears it).
 extern "C" __global__ void __launch_bounds__(GROUPS* GROUP + 32, 1)
     experts_ring(const u8* gate_up, const u8* down, const float2* gate_up_scales, const float* down_scales, const u16* x,
                  const int4* slots, const int* active, const int* pair_token, int* finished, u16* act, float* out) {
     DYNAMIC_SHARED(shared);
     float* all_sums = reinterpret_cast<float*>(shared + STAGES * UNIT);
     u64* barriers = reinterpret_cast<u64*>(all_sums + GROUPS * 2 * SUMS);
-    const Ring ring = {shared, barriers, barriers + STAGES};
+    const Ring ring = {shared, barriers, barriers + STAGES, reinterpret_cast<int*>(barriers + 2 * STAGES)};
     if (threadIdx.x == 0) {
+        *ring.filled = 0;
         for (int s = 0; s < STAGES; ++s) {
             barrier_init(ring.full + s, 1);
             barrier_init(ring.empty + s, SLICES1);

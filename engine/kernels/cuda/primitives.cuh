@@ -110,6 +110,18 @@ __device__ __forceinline__ void wait_at_least(const int* counter, int value) {
     while (load_acquire(counter) < value) __nanosleep(20);
 }
 
+// The same for a word in shared memory that one thread of the block counts up.
+__device__ __forceinline__ void shared_store_release(int* p, int value) {
+    asm volatile("st.release.cta.shared::cta.s32 [%0], %1;" ::"r"(shared_address(p)), "r"(value) : "memory");
+}
+
+__device__ __forceinline__ void shared_wait_at_least(const int* p, int value) {
+    int d;
+    do {
+        asm volatile("ld.acquire.cta.shared::cta.s32 %0, [%1];" : "=r"(d) : "r"(shared_address(p)) : "memory");
+    } while (d < value);
+}
+
 // Programmatic dependent launch: until the kernels before this one are complete and visible; nothing before sm_90.
 __device__ __forceinline__ void grid_wait() {
 #if __CUDA_ARCH__ >= 900

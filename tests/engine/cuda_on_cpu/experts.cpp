@@ -20,7 +20,7 @@ extern "C" void run_direct(const u8* gate_up, const u8* down, const float* gate_
 extern "C" void run_ring(const u8* gate_up, const u8* down, const float* gate_up_scales, const float* down_scales,
                          const u16* x, const int* slots, const int* active, const int* pair_token, int* finished, u16* act,
                          float* out, int, int blocks) {
-    emu::launch(blocks, 1, GROUPS * GROUP + 32, STAGES * UNIT + GROUPS * SUMS * 8 + STAGES * 16, blocks, [&] {
+    emu::launch(blocks, 1, GROUPS * GROUP + 32, STAGES * UNIT + GROUPS * SUMS * 8 + STAGES * 16 + 16, blocks, [&] {
         experts_ring(gate_up, down, reinterpret_cast<const float2*>(gate_up_scales), down_scales, x,
                      reinterpret_cast<const int4*>(slots), active, pair_token, finished, act, out);
     });

@@ -63,7 +63,20 @@ inline ucontext_t scheduler;
 inline Index3 grid, block_size;
 inline long switches;
 
+// Bulk copies that are on their way: they land some time later, in any order.
+inline std::vector<std::function<void()>> travelling;
+inline unsigned luck = 12345u;
+inline void land_one() {
+    if (travelling.empty()) return;
+    luck = luck * 1664525u + 1013904223u;
+    if (luck >> 21) return;  // one time in 2,048: every waiting thread asks
+    const size_t which = (luck >> 8) % travelling.size();
+    const std::function<void()> copy = travelling[which];
+    travelling.erase(travelling.begin() + static_cast<long>(which));
+    copy();
+}
 inline void yield() {
+    land_one();
     if (++switches > 400000000L) { std::fprintf(stderr, "emulated kernel does not end\n"); std::abort(); }
     Fiber* self = current;
     swapcontext(&self->context, &scheduler);
@@ -227,6 +240,8 @@ inline void group_sync(int id, int threads) {
 inline void add_release(int* counter, int by) { *counter += by; }
 inline int load_acquire(const int* counter) { return *counter; }
 inline void wait_at_least(const int* counter, int value) { while (*counter < value) emu::yield(); }
+inline void shared_store_release(int* p, int value) { *p = value; }
+inline void shared_wait_at_least(const int* p, int value) { while (*p < value) emu::yield(); }
 inline void grid_wait() {}
 inline void grid_release_next() {}
 
@@ -241,8 +256,10 @@ inline void barrier_expect(u64* b, u32 bytes) { *b += u64(bytes) << 32; barrier_
 inline void barrier_wait(u64* b, u32 parity) { while ((*b >> 63) == parity) emu::yield(); }
 inline void bulk_copy(void* shared, const void* global, u32 bytes, u64* b) {
     if (bytes % 16 || uintptr_t(shared) % 16 || uintptr_t(global) % 16) std::abort();
-    std::memcpy(shared, global, bytes);
-    *b -= u64(bytes) << 32;
-    emu_complete(b);
+    emu::travelling.push_back([=] {
+        std::memcpy(shared, global, bytes);
+        *b -= u64(bytes) << 32;
+        emu_complete(b);
+    });
 }
 inline u64 global_nanoseconds() { return ++emu::switches; }

@@ -18,7 +18,7 @@ LEAST_BLOCKS, LEAST_CANVAS = 8, 256
 def context_of(spec: FamilySpec, placement: Placement, free_bytes: int) -> int:
     """Positions a conversation and its answer may have: what the model allows, as far as `SHARE` of
     the free memory holds it; whole blocks where there are blocks."""
-    fixed = spec.kv_fixed_numbers * placement.dtype.itemsize
+    fixed = spec.kv_fixed_numbers * placement.kept_dtype.itemsize
     room = max(int(free_bytes * SHARE) - fixed, 0) // bytes_per_position(spec, placement)
     if spec.whole_sequence:
         return min(spec.max_position_embeddings, max(room, LEAST_CANVAS))
@@ -52,7 +52,7 @@ def context_in_words(spec: FamilySpec, placement: Placement, context: int) -> st
         )
         limited = context < spec.max_position_embeddings
     else:
-        fixed = spec.kv_fixed_numbers * placement.dtype.itemsize
+        fixed = spec.kv_fixed_numbers * placement.kept_dtype.itemsize
         size = (bytes_per_position(spec, placement) * context + fixed) / 1e9
         words = f"The KV cache holds {context} positions in {size:.2f} GB"
     if limited:
@@ -64,4 +64,4 @@ def bytes_per_position(spec: FamilySpec, placement: Placement) -> int:
     """Of the KV cache; without one, of the logits over a canvas."""
     if spec.whole_sequence:
         return 4 * CANVAS_COPIES * spec.vocab_size
-    return spec.kv_numbers * placement.dtype.itemsize
+    return spec.kv_numbers * placement.kept_dtype.itemsize

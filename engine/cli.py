@@ -152,7 +152,11 @@ def generate(argv: Sequence[str]) -> int:
 
     folder = demo_folder() if options.model is None else options.model
     engine = load_engine(
-        folder, device=options.device, loop=LOOPS[options.loop], arithmetic=options.arithmetic
+        folder,
+        device=options.device,
+        loop=LOOPS[options.loop],
+        arithmetic=options.arithmetic,
+        kv_fp8=options.kv_fp8,
     )
     try:
         messages = (Message("system", options.system),) if options.system else ()
@@ -184,6 +188,9 @@ def generate_parser() -> argparse.ArgumentParser:
         help="replace accepted tokens above this confidence, or 'off'",
     )
     parser.add_argument("--steps", type=int, help="steps per block under the quota rule")
+    parser.add_argument(
+        "--entropy-bound", type=float, help="nats that the tokens kept in a step of noise may hold"
+    )
     parser.add_argument("--temperature", type=float)
     parser.add_argument("--top-k", type=int)
     parser.add_argument("--top-p", type=float)
@@ -200,6 +207,9 @@ def generate_parser() -> argparse.ArgumentParser:
         choices=("stored", "fp8", "fp4"),
         default="stored",
         help="on a GPU: multiply linear layers with fewer digits than they are stored with",
+    )
+    parser.add_argument(
+        "--kv-fp8", action="store_true", help="keep keys and values in FP8 (DiffusionGemma)"
     )
     parser.add_argument("--plain", action="store_true", help="no live canvas, only the answer")
     return parser
@@ -223,4 +233,6 @@ def settings_from(options: argparse.Namespace, info: ModelInfo) -> DecodeSetting
     editing = options.editing_threshold
     if editing is not None:
         changes["editing_threshold"] = None if editing == "off" else editing
+    if options.entropy_bound is not None:
+        changes["noise"] = replace(info.defaults.noise, entropy_bound=options.entropy_bound)
     return replace(info.defaults, **changes)

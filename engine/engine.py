@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import os
 import sys
 import threading
@@ -186,7 +187,7 @@ class TorchEngine:
         options = RuleOptions()
         place = self._placement
         program = make_program(
-            model, batch, capacity, options, place.dtype, kernels=place.kernels.used
+            model, batch, capacity, options, place.kept_dtype, kernels=place.kernels.used
         )
         return make_runtime(program, options.stop_after_block, self._choice)
 
@@ -333,6 +334,14 @@ def check_settings(settings: DecodeSettings) -> None:
         ),
         ("top_k", 0 <= settings.top_k < 2**63, "0 (off), or at most 2^63 - 1"),
         ("top_p", SMALLEST <= settings.top_p <= 1.0, f"between {SMALLEST:g} and 1"),
+        ("entropy bound", 0.0 <= settings.noise.entropy_bound < math.inf, "0 or more"),
+        (
+            "noise temperatures",
+            0.0 <= settings.noise.t_min < settings.noise.t_max <= 10.0,
+            "rising, between 0 and 10",
+        ),
+        ("stability", 0 <= settings.noise.stability < 2**24, "between 0 and 2^24 - 1"),
+        ("mean entropy", 0.0 <= settings.noise.confidence < math.inf, "0 or more"),
         ("seed", 0 <= settings.seed < 2**63, "between 0 and 2^63 - 1"),
     )
     for name, good, range_text in checks:
@@ -354,11 +363,13 @@ def load_engine(
     loop: LoopPath | None = None,
     kernels: bool = True,
     arithmetic: Arithmetic = "stored",
+    kv_fp8: bool = False,
 ) -> TorchEngine:
     """Opens, validates and loads a checkpoint folder. Raises CheckpointError or RuntimeFailure; a
     failed load leaves no memory behind. device: see `engine.loading.choose_device`. loop: see
     `engine.runtime.choice.choose_loop`. kernels: False = plain PyTorch operations only, to compare
-    with. arithmetic: see `engine.models.reduced`."""
+    with. arithmetic: see `engine.models.reduced`. kv_fp8: keys and values are kept in FP8, where
+    the family can (else RequestError)."""
     target = choose_device(device)
     if target.type == "cpu":
         leave_a_core_free()
@@ -370,8 +381,17 @@ def load_engine(
     on_gpu = target.type == "cuda"  # which checks values as they arrive, without a second reading
     checkpoint = open_checkpoint(path, progress=checking, stop=stop, check_values_now=not on_gpu)
     try:
-        tokenizer = ChatTokenizer.open(Path(path), family_of(checkpoint.family).template)
+        family = family_of(checkpoint.family)
+        if kv_fp8 and not family.kv_fp8:
+            raise RequestError(
+                "request.kv_fp8",
+                f"The KV cache of {family.title} models is not kept in FP8.",
+                "Load the model without this option.",
+            )
+        tokenizer = ChatTokenizer.open(Path(path), family.template)
         placement = choose_placement(checkpoint, target, free_memory(target), dtype)
+        if kv_fp8:
+            placement = replace(placement, kv_dtype=torch.float8_e4m3fn)
         if kernels:
             model, report = load_model(checkpoint, placement, progress, stop, arithmetic)
             placement = replace(placement, kernels=report)
@@ -431,6 +451,8 @@ def _describe(
     notes += placement.kernels.sentences
     notes.append(f"Steps run as {choice.path}. {choice.reason}")
     notes.append(context_in_words(spec, placement, context))
+    if placement.kv_dtype is not None:
+        notes.append("Keys and values are kept in FP8, which was asked for and is not exact.")
     return ModelInfo(
         name=checkpoint.name,
         family=checkpoint.family,

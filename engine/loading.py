@@ -36,13 +36,20 @@ if TYPE_CHECKING:  # needs Triton
 @dataclass(frozen=True)
 class Placement:
     """Where and how weights live. expand: NVFP4 weights become dense `dtype` at load, instead of
-    staying packed. kernels: what `load_model` gave the model."""
+    staying packed. kernels: what `load_model` gave the model. kv_dtype: of the KV cache, None =
+    `dtype`."""
 
     device: torch.device
     dtype: torch.dtype
     expand: bool
     reason: str
     kernels: KernelReport = NO_KERNELS
+    kv_dtype: torch.dtype | None = None
+
+    @property
+    def kept_dtype(self) -> torch.dtype:
+        """Of keys and values."""
+        return self.kv_dtype or self.dtype
 
 
 def choose_device(name: str | None) -> torch.device:

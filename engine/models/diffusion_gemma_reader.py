@@ -274,4 +274,5 @@ FAMILY = Family(
     read=read_diffusion_gemma,
     parts="engine.families.diffusion_gemma",
     template=TEMPLATE,
+    kv_fp8=True,
 )

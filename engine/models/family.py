@@ -181,6 +181,7 @@ class Family:
     claims: whether a config whose model_type is shared with others is this family's. template: the
     chat template of a folder that brings none; None = such a folder is refused. caveat: why running
     such a checkpoint is no promise that it runs right, "" where it is checked against others' code.
+    kv_fp8: its KV cache can be kept in FP8.
     """
 
     key: str
@@ -192,4 +193,5 @@ class Family:
     parts: str
     claims: Callable[[Mapping[str, object]], bool] = field(default=lambda config: True)
     template: str | None = None
+    kv_fp8: bool = False
     caveat: str = ""

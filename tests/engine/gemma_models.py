@@ -65,21 +65,28 @@ def gemma_model(seed: int = 0, **changes: Any) -> DiffusionGemma:
     return model.eval().requires_grad_(False)
 
 
-def pieces_for(model: DiffusionGemma, *, batch: int = 1, capacity: int = 64) -> ReplyPieces:
-    program = make_program(model, batch, capacity, RuleOptions(), torch.float32)
+def pieces_for(
+    model: DiffusionGemma,
+    *,
+    batch: int = 1,
+    capacity: int = 64,
+    dtype: torch.dtype = torch.float32,
+) -> ReplyPieces:
+    """dtype: of keys and values."""
+    program = make_program(model, batch, capacity, RuleOptions(), dtype)
     return make_pieces(program, True, slots=256)
 
 
-def eager(model: DiffusionGemma, exact: bool | None = None, **options: int) -> EagerRuntime:
+def eager(model: DiffusionGemma, exact: bool | None = None, **options: Any) -> EagerRuntime:
     return EagerRuntime(pieces_for(model, **options), exact)
 
 
-def graph(model: DiffusionGemma, **options: int) -> GraphRuntime:
+def graph(model: DiffusionGemma, **options: Any) -> GraphRuntime:
     pieces = pieces_for(model, **options)
     return GraphRuntime(pieces, HostBackend(pieces))
 
 
-def per_step(model: DiffusionGemma, **options: int) -> PerStepGraphRuntime:
+def per_step(model: DiffusionGemma, **options: Any) -> PerStepGraphRuntime:
     pieces = pieces_for(model, **options)
     return PerStepGraphRuntime(pieces, HostBackend(pieces))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from folder_maker import copy_folder, edit_json, edit_tensors, refusal, tensors_of
-from gemma_models import Passes
+from gemma_models import Passes, with_noise
 from safetensors.torch import load_file
 from tiny import load
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -20,11 +20,12 @@ from engine.checkpoint import open_checkpoint
 from engine.checkpoint.quantiser import QuantiseOptions, quantise
 from engine.checkpoint.quantiser.rules import LAYOUTS, Layout
 from engine.cli_inspect import run as inspect
-from engine.engine import load_engine
+from engine.engine import check_settings, load_engine
 from engine.errors import CheckpointError, RequestError
 from engine.models.experts import Experts
 from engine.types import (
     BlockFinished,
+    DecodeSettings,
     Finished,
     GenerateRequest,
     Message,
@@ -246,3 +247,32 @@ def test_the_fixture_is_read_as_it_lies(shared_fixtures: Path) -> None:
     own = stored["model.encoder.language_model.layers.3.layer_scalar"]
     assert torch.equal(model.layers[3].encoder.layer_scalar, own)
     assert not torch.equal(model.layers[3].layer_scalar, own)
+
+
+def test_keys_in_fp8_are_an_option_that_is_said_and_refused_elsewhere(
+    folder: Path, tiny_folder: Path
+) -> None:
+    add_tokenizer(folder)
+    edit_json(folder, "generation_config.json", max_denoising_steps=2)
+    engine = load_engine(folder, device="cpu", kv_fp8=True)
+    assert any("FP8" in note for note in engine.info.notes)
+    events = list(engine.generate(GenerateRequest((Message("user", "w7 w8"),), 16)))
+    assert isinstance(events[-1], Finished)
+    engine.unload()
+    with pytest.raises(RequestError) as caught:
+        load_engine(tiny_folder, device="cpu", kv_fp8=True)
+    assert caught.value.code == "request.kv_fp8"
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"entropy_bound": -0.1}, "entropy bound"),
+        ({"t_min": 0.9}, "noise temperatures"),
+        ({"stability": -1}, "stability"),
+        ({"confidence": float("nan")}, "mean entropy"),
+    ],
+)
+def test_a_sampler_setting_out_of_range_is_named(changes: dict[str, float], name: str) -> None:
+    with pytest.raises(RequestError, match=name):
+        check_settings(with_noise(DecodeSettings(), **changes))

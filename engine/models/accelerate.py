@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from engine.errors import RuntimeFailure
+from engine.kernels.linear_nvfp4 import linear
 from engine.kernels.moe import silu_mul
-from engine.kernels.nvfp4 import PackedExperts
+from engine.kernels.nvfp4 import PackedExperts, PackedWeight
 from engine.kernels.rmsnorm import add_rmsnorm
 from engine.kernels.routing import RouteRule
 from engine.kernels.streams import stream
@@ -24,7 +26,7 @@ from engine.models.backbone import AnyBackbone
 from engine.models.dense import Attention
 from engine.models.experts import GatedMLP, Weights
 from engine.models.kernel_report import KernelReport
-from engine.models.layers import RMSNorm
+from engine.models.layers import Linear, RMSNorm
 from engine.models.llada2 import LLaDA2, SparseMLP
 from engine.models.llada2_spec import LLaDA2Spec
 from engine.models.mixture import KernelMixture, MixtureKernels, TritonMixture
@@ -93,6 +95,8 @@ class KernelPlacer:
             elif isinstance(module, Attention):
                 _join_projections(module)
         sentences = ["Norms, attention and sums run as kernels."]
+        if _multiply_packed(self.model):
+            sentences.append("Other NVFP4 layers are expanded inside a Triton kernel.")
         placed = self._placed
         if "cuda" in placed:
             sentences.append("NVFP4 experts are expanded inside CUDA kernels.")
@@ -172,6 +176,22 @@ def _join_projections(attention: Attention) -> None:
         part.weight = nn.Parameter(weight[first : first + rows], requires_grad=False)
         first += rows
     attention.compute = lambda x: torch.nn.functional.linear(x, weight, bias)
+
+
+def _multiply_packed(model: AnyBackbone) -> int:
+    """Gives every packed linear layer the kernel that expands it in registers; how many."""
+    count = 0
+    for module in model.modules():
+        if isinstance(module, Linear) and module.packed is not None and module.compute is None:
+            module.compute = partial(_packed_product, module.packed)
+            count += 1
+    return count
+
+
+def _packed_product(packed: PackedWeight, x: Tensor) -> Tensor:
+    """x W^T: [..., in] -> [..., out]."""
+    rows = x.reshape(-1, x.shape[-1]).contiguous()
+    return linear(rows, packed).view(*x.shape[:-1], packed.shape[0])
 
 
 def _fuse_gate_and_up(mlp: GatedMLP) -> None:

@@ -13,7 +13,7 @@ from engine.checkpoint import open_checkpoint
 from engine.kernels.nvfp4 import PackedExperts, quantize
 from engine.loading import Placement, load_model
 from engine.models.accelerate import use_kernels
-from engine.models.layers import MaskAttend, block_causal_mask
+from engine.models.layers import Linear, MaskAttend, block_causal_mask
 from engine.models.llada2 import LLaDA2, SparseMLP
 from engine.runtime.attention import TritonAttention
 from engine.types import DecodeSettings
@@ -77,6 +77,23 @@ def test_packed_weights_are_not_kept_twice() -> None:
     for layer in model.layers:
         if isinstance(layer.mlp, SparseMLP):
             assert not hasattr(layer.mlp.experts, "gate")
+
+
+def test_packed_layers_outside_the_experts_are_expanded_in_a_kernel() -> None:
+    plain = packed_model()
+    for module in plain.modules():
+        if isinstance(module, Linear):
+            module.pack(quantize(module.weight))
+    fast = copy.deepcopy(plain)
+    report = use_kernels(fast, interpret=True)
+    assert "Other NVFP4 layers" in " ".join(report.sentences)
+    assert all(m.compute is not None for m in fast.modules() if isinstance(m, Linear))
+    ids = torch.arange(2 * BLOCK).unsqueeze(0)
+    positions = torch.arange(2 * BLOCK).unsqueeze(0)
+    attend = MaskAttend(block_causal_mask(positions, BLOCK))
+    wanted = plain.logits(plain(plain.embed(ids), positions, attend))
+    found = fast.logits(fast(fast.embed(ids), positions, attend))
+    torch.testing.assert_close(found, wanted, atol=5e-5, rtol=5e-5)
 
 
 def test_a_model_in_float32_keeps_plain_torch_and_says_so() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -96,6 +97,9 @@ def close(desktop: Desktop) -> None:
     QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
 
 
+LAST_WORDS = 3.0  # seconds threads may take to end after a test
+
+
 @pytest.fixture(autouse=True)
 def no_leak(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails a test that leaves a thread, a running timer or a top-level window behind."""
@@ -105,11 +109,15 @@ def no_leak(request: pytest.FixtureRequest) -> Iterator[None]:
     if QApplication.instance() is None:
         return
     QCoreApplication.sendPostedEvents(None, QEvent.Type.DeferredDelete.value)
-    left = [
-        thread.name
+    new_threads = [
+        thread
         for thread in threading.enumerate()
         if thread not in threads and not thread.name.startswith("Dummy")  # a QThread that logged
     ]
+    deadline = time.monotonic() + LAST_WORDS
+    for thread in new_threads:  # a server's last answer may still be ending on a busy machine
+        thread.join(max(0.0, deadline - time.monotonic()))
+    left = [thread.name for thread in new_threads if thread.is_alive()]
     assert not left, f"threads left: {left}"
     new = [str(w) for w in QApplication.topLevelWidgets() if w not in windows and w.isVisible()]
     assert not new, f"windows left: {new}"

@@ -17,9 +17,8 @@ from engine.kernels.routing import RouteRule
 from engine.models.experts import Router, Weights
 from engine.models.mixture import Workspace, Workspaces
 
-
-# The ring is a fifth faster, but a race was found in it after its last run on a GPU, and the repair has
-# been checked on the CPU emulator only. Until a GPU has run that, nobody gets it unasked.
+# The ring is a fifth faster, but a race was found in it after its last run on a GPU, and the repair
+# has been checked on the CPU emulator only. Until a GPU has run that, nobody gets it unasked.
 OPTIONS = ExpertOptions(ring=False)
 
 

@@ -26,10 +26,8 @@ from engine.runtime.conditional import (
 
 
 class Pending(Protocol):
-    """A launched graph. done does not wait; wait lets other threads run. Both raise what went wrong
-    on the device."""
-
-    def done(self) -> bool: ...
+    """A launched graph. wait lets other threads run, takes no processor time, and raises what went
+    wrong on the device."""
 
     def wait(self) -> None: ...
 
@@ -85,6 +83,7 @@ class CudaBackend:
         self.device = device
         self._capturing = stream(device, "capture")
         self._reading = stream(device, "read")
+        self._copied = torch.cuda.Event(blocking=True)
         self._pool = torch.cuda.graph_pool_handle()
         self._mailbox = torch.zeros(len(Mailbox), dtype=torch.int64, pin_memory=True)
         self._staging = torch.empty(staging, dtype=torch.int32, pin_memory=True)
@@ -119,7 +118,7 @@ class CudaBackend:
     def launch(self, graph: ReplyGraph) -> Pending:
         current = torch.cuda.current_stream(self.device)
         graph.launch(current.cuda_stream)
-        done = torch.cuda.Event()
+        done = torch.cuda.Event(blocking=True)  # waiting for it sleeps; by default it spins
         done.record(current)
         return _CudaPending(done)
 
@@ -127,7 +126,8 @@ class CudaBackend:
         staged = self._staging[: tensor.numel()]
         with torch.cuda.stream(self._reading):
             staged.copy_(tensor.reshape(-1), non_blocking=True)
-        self._reading.synchronize()
+            self._copied.record()
+        self._copied.synchronize()
         return staged.numpy().reshape(tensor.shape).copy()
 
     def settle(self) -> None:
@@ -140,9 +140,6 @@ class CudaBackend:
 class _CudaPending:
     def __init__(self, event: torch.cuda.Event) -> None:
         self._event = event
-
-    def done(self) -> bool:
-        return self._event.query()
 
     def wait(self) -> None:
         self._event.synchronize()

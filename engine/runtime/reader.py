@@ -44,11 +44,6 @@ class BlockEntry:
     time: int
 
 
-@dataclass(frozen=True)
-class _Failed:
-    error: BaseException
-
-
 Item = StepRecord | Dropped | BlockEntry
 
 
@@ -56,6 +51,8 @@ class ReplyReader:
     """Iterates over what a launched reply does until it is over. Raises what the device raised.
 
     record: False leaves the ring alone; blocks are read all the same. `join` after the iteration.
+    One thread waits for the end and wakes the other, which looks now and then until it is woken; so
+    no look asks the driver anything.
     """
 
     def __init__(
@@ -69,47 +66,66 @@ class ReplyReader:
     ) -> None:
         self.backend, self.ring, self.reply = backend, ring, reply
         self.pending, self.stop, self.record = pending, stop, record
-        self._items: queue.SimpleQueue[Item | _Failed | None] = queue.SimpleQueue()
+        # What one look found; an error is the last of all.
+        self._looks: queue.SimpleQueue[list[Item] | BaseException | None] = queue.SimpleQueue()
+        self._found: list[Item] = []
         self._began = time.perf_counter()
         self._steps = 0  # records handled
         self._blocks = 0  # log entries handled
-        self._thread = threading.Thread(target=self._run, name="reply-reader", daemon=True)
-        self._thread.start()
+        self._over = threading.Event()
+        self._error: BaseException | None = None
+        self._threads = [
+            threading.Thread(target=work, name=f"reply-{name}", daemon=True)
+            for name, work in (("end", self._wait), ("reader", self._run))
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def __iter__(self) -> Iterator[Item]:
-        while (item := self._items.get()) is not None:
-            if isinstance(item, _Failed):
-                raise _in_words(item.error) from item.error
-            yield item
+        while (found := self._looks.get()) is not None:
+            if isinstance(found, BaseException):
+                raise _in_words(found) from found
+            yield from found
 
     def join(self) -> None:
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
+
+    def _wait(self) -> None:
+        try:
+            self.pending.wait()
+        except BaseException as error:  # noqa: BLE001 (a thread's root: the consumer raises it)
+            self._error = error
+        finally:
+            self._over.set()
 
     def _run(self) -> None:
         try:
             while not self._look():
-                pass
-            self._items.put(None)
+                taken = time.perf_counter() - self._began
+                self._over.wait(min(max(POLL, PATIENCE * taken), LONGEST_POLL))
+            self._looks.put(self._error)
         except BaseException as error:  # noqa: BLE001 (a thread's root: the consumer raises it)
-            self._items.put(_Failed(error))
+            self._looks.put(error)
 
     def _look(self) -> bool:
         """One look; whether the reply is over and all of it has been read."""
         if self.stop is not None and self.stop.is_set():
             self.backend.mailbox[Mailbox.STOP] = 1
-        over = self.pending.done()  # before the counters, so that nothing comes after them
+        over = self._over.is_set()  # before the counters, so that nothing comes after them
+        if over and self._error is not None:
+            return True
         blocks = int(self.backend.mailbox[Mailbox.BLOCKS])
         steps = int(self.backend.mailbox[Mailbox.STEPS])
-        quiet = (blocks, steps) == (self._blocks, self._steps)
         while self._blocks < blocks:
             words = self.backend.fetch(self.reply.log[self._blocks])
             self._read_steps(entry_steps(words))
-            self._items.put(BlockEntry(words, int(words[:2].view(np.int64)[0])))
+            self._found.append(BlockEntry(words, int(words[:2].view(np.int64)[0])))
             self._blocks += 1
         self._read_steps(steps)
-        if quiet and not over:
-            taken = time.perf_counter() - self._began
-            time.sleep(min(max(POLL, PATIENCE * taken), LONGEST_POLL))
+        if self._found:
+            self._looks.put(self._found)
+            self._found = []
         return over
 
     def _read_steps(self, until: int) -> None:
@@ -123,11 +139,10 @@ class ReplyReader:
                 return
             copied = self.backend.fetch(self.ring.records[slot : slot + count])
             oldest = self._oldest()  # what may have been overwritten while it was copied
-            for index, words in enumerate(copied, self._steps):
-                if index >= oldest:
-                    self._drop_before(index)
-                    self._items.put(self.ring.read(words))
-                    self._steps = index + 1
+            first, end = self._steps, self._steps + count
+            self._drop_before(min(oldest, end))
+            self._found += self.ring.read_all(copied[self._steps - first :])
+            self._steps = end
             self._drop_before(min(oldest, until))
 
     def _oldest(self) -> int:
@@ -137,7 +152,7 @@ class ReplyReader:
 
     def _drop_before(self, index: int) -> None:
         if index > self._steps:
-            self._items.put(Dropped(index - self._steps))
+            self._found.append(Dropped(index - self._steps))
             self._steps = index
 
 

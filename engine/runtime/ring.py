@@ -79,8 +79,16 @@ class TraceRing:
 
     def read(self, words: npt.NDArray[np.int32]) -> StepRecord:
         """A record that has been copied to the host (int32 [words])."""
-        time = int(words[:2].view(np.int64)[0])
-        return StepRecord(int(words[2]), time, bool(words[3]), words)
+        return self.read_all(words[np.newaxis])[0]
+
+    def read_all(self, copied: npt.NDArray[np.int32]) -> list[StepRecord]:
+        """Records that have been copied to the host (int32 [n, words])."""
+        times = copied[:, :2].view(np.int64)[:, 0].tolist()
+        heads = copied[:, 2:HEADER].tolist()
+        return [
+            StepRecord(index, time, bool(ended), words)
+            for time, (index, ended), words in zip(times, heads, copied, strict=True)
+        ]
 
     def step_taken(self, record: StepRecord, row: int, seconds: float) -> StepTaken:
         """One row of a record as the event the window knows. Its arrays are views of the record."""

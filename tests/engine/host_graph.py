@@ -137,16 +137,13 @@ class HostPending:
     def _run(self, run: Callable[[], None]) -> None:
         try:
             run()
-        except BaseException as error:  # noqa: BLE001 (a thread's root: done() raises it)
+        except BaseException as error:  # noqa: BLE001 (a thread's root: wait() raises it)
             self.error = error
-
-    def done(self) -> bool:
-        if not self._thread.is_alive() and self.error is not None:
-            raise self.error
-        return not self._thread.is_alive()
 
     def wait(self) -> None:
         self._thread.join()
+        if self.error is not None:
+            raise self.error
 
 
 class HostBackend:

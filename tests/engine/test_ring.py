@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -107,6 +108,9 @@ class Script:
     def __init__(self, ring: TraceRing) -> None:
         self.ring, self.mailbox = ring, np.zeros(len(Mailbox), dtype=np.int64)
         self.between: list[int] = []  # steps published during the coming copies
+        self.copies = 0
+        self.lasts = threading.Event()  # set: it is over once `between` is
+        self.lasts.set()
 
     def publish(self, until: int) -> None:
         for index in range(int(self.mailbox[Mailbox.STEPS]), until):
@@ -115,14 +119,15 @@ class Script:
 
     def fetch(self, tensor: torch.Tensor) -> np.ndarray:
         copy = tensor.numpy().copy()
+        self.copies += 1
         if self.between:
             self.publish(self.between.pop(0))
         return copy
 
-    def done(self) -> bool:
-        return not self.between
-
-    def wait(self) -> None: ...
+    def wait(self) -> None:
+        self.lasts.wait()
+        while self.between:
+            time.sleep(0.001)
 
 
 def read_script(script: Script) -> list[int]:
@@ -166,6 +171,34 @@ def test_a_reader_that_fell_a_whole_ring_behind_during_a_copy_goes_on() -> None:
     seen = read_script(script)
     assert seen[-7:] == list(range(93, 100))
     assert -sum(n for n in seen if n < 0) == 93
+
+
+def test_the_end_of_a_reply_wakes_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.runtime.reader.POLL", 60.0)
+    monkeypatch.setattr("engine.runtime.reader.LONGEST_POLL", 60.0)
+    script = Script(TraceRing(1, 4, CPU, slots=8))
+    script.lasts.clear()
+    _, reply_state = random_state(1, 4, 0)
+    reader = ReplyReader(script, script.ring, reply_state, script, None, True)  # pyright: ignore
+    time.sleep(0.05)  # the first look has found nothing
+    script.publish(3)
+    began = time.perf_counter()
+    script.lasts.set()
+    assert len(list(reader)) == 3
+    reader.join()
+    assert time.perf_counter() - began < 10
+
+
+def test_a_look_that_finds_nothing_new_copies_nothing() -> None:
+    script = Script(TraceRing(1, 4, CPU, slots=8))
+    script.lasts.clear()
+    script.publish(5)
+    _, reply_state = random_state(1, 4, 0)
+    reader = ReplyReader(script, script.ring, reply_state, script, None, True)  # pyright: ignore
+    time.sleep(0.1)  # many looks
+    script.lasts.set()
+    assert len(list(reader)) == 5
+    assert script.copies == 1
 
 
 def test_a_slow_reader_is_told_what_it_missed_and_gets_every_block(model: LLaDA2) -> None:

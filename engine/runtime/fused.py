@@ -28,6 +28,11 @@ MAX_LENGTH = 256  # ranks are found by comparing all pairs of a block
 class FusedBooks:
     """The launches over one batch's buffers. ahead: see `ReplyPieces`."""
 
+    words = (
+        "Rule, counters and trace are one kernel launch a step, what a forward says is judged in "
+        "two; PyTorch operations judge where a request has top-k, top-p, bans or remasks."
+    )
+
     def __init__(
         self, program: StepProgram, reply: ReplyState, ring: TraceRing, ahead: bool
     ) -> None:

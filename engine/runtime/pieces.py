@@ -57,6 +57,7 @@ class ReplyPieces:
     before each call (eager on a CPU does). fused: a commit shares the next block's first forward;
     off only to measure what that is worth. ahead: `verify` and `accept` are used. one_launch:
     bookkeeping runs in one launch a piece, where a kernel covers the rule (`books`; needs Triton).
+    words: which of the two it is, for a person.
     """
 
     def __init__(
@@ -75,10 +76,14 @@ class ReplyPieces:
         self.ahead = ahead and program.rule.settles and program.looks_ahead and room
         self._said_ahead: Judgement | Said | None = None
         self.books: FusedBooks | None = None
+        name = program.rule.name
+        why = f"no kernel covers {name} here" if one_launch else "no kernels run here"
+        self.words = f"Judging, rule and counters are PyTorch operations: {why}."
         if one_launch:
             from engine.runtime.fused import fused_books
 
             self.books = fused_books(program, reply, ring, self.ahead)
+            self.words = self.words if self.books is None else self.books.words
         device = program.state.tokens.device
         self.settings = RowSettings.allocate(reply.batch, device)
         self.bound = program.cache.capacity

@@ -226,5 +226,13 @@ def test_a_steered_reply_is_the_same() -> None:
 
 
 def test_a_rule_without_a_kernel_keeps_its_torch_functions() -> None:
-    assert pieces_for(small_model("llada2.2"), one_launch=True).books is None
+    pieces = pieces_for(small_model("llada2.2"), one_launch=True)
+    assert pieces.books is None
+    assert "no kernel covers llada2.2 here" in pieces.words
     assert CAPACITY >= 2 * BLOCK
+
+
+def test_what_keeps_the_books_can_be_read() -> None:
+    model = small_model("llada2.1")
+    assert "one kernel launch a step" in pieces_for(model, one_launch=True).words
+    assert "no kernels run here" in pieces_for(model).words

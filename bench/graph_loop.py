@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+if "--dry" in sys.argv:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import torch
 from loop_arms import (
@@ -40,11 +42,12 @@ from loop_arms import (
     run_rows,
     used_bytes,
 )
+from loop_books import books
+from loop_gil import gil
 
 from engine.errors import RuntimeFailure
 from engine.runtime.conditional import Mailbox
 from engine.runtime.graph import GraphRuntime
-from engine.runtime.rows import StepMark
 from engine.types import DecodeSettings, GenerateRequest, Message
 
 SLOW = DecodeSettings(threshold=1.0, steps=32)  # one token a step
@@ -220,45 +223,6 @@ def nonfinite(place: Place) -> Result:
     return result
 
 
-def gil(place: Place) -> Result:
-    """A Python thread counts alone, and beside a running reply; and what the reply costs the
-    CPU."""
-    model = random_model(place, stops=False)
-    runtime = make_arm("graph", model, place, capacity=512 if place.dry else 2048)
-    limit = 400 if place.dry else 1900
-
-    def count_until(over: threading.Event) -> float:
-        count, began = 0, time.perf_counter()
-        while not over.is_set():
-            count += 1
-        return count / (time.perf_counter() - began)
-
-    def beside(work: Callable[[], object]) -> float:
-        over, rates = threading.Event(), []
-        thread = threading.Thread(target=lambda: rates.append(count_until(over)))
-        thread.start()
-        work()
-        over.set()
-        thread.join()
-        return rates[0]
-
-    def one_reply(record: bool) -> list[StepMark]:
-        return run_rows(runtime, make_row(model, [7], limit, SLOW), record=record)
-
-    one_reply(True)
-    alone = beside(lambda: time.sleep(1.0))
-    result: Result = {"ok": True, "counts/s alone": round(alone)}
-    for record in (True, False):
-        name = "light" if record else "off"
-        result[f"counting beside, {name}"] = round(beside(lambda r=record: one_reply(r)) / alone, 3)
-        cpu, began = time.process_time(), time.perf_counter()
-        one_reply(record)
-        share = (time.process_time() - cpu) / (time.perf_counter() - began)
-        result[f"CPU share of one core, {name}"] = round(share, 3)
-    result["ok"] = result["counting beside, light"] > 0.9 or place.dry
-    return result
-
-
 def timing(place: Place) -> Result:
     """Milliseconds a step: three arms, recording off and on, and launches a step."""
     model = random_model(place, stops=False)
@@ -411,6 +375,7 @@ def cycles(place: Place) -> Result:
 SECTIONS: dict[str, Callable[[Place], Result]] = {
     "smoke": smoke,
     "ids": ids,
+    "books": books,
     "stop": stop,
     "nonfinite": nonfinite,
     "gil": gil,

@@ -131,10 +131,10 @@ def make_arm(
     sdpa: bool = False,
     fused: bool = True,
     ahead: bool = True,
-    one_launch: bool = True,
+    one_launch: bool | None = None,
 ) -> Runtime:
     """One runtime with its own cache. sdpa: without the attention kernel. fused, ahead,
-    one_launch: see `ReplyPieces`."""
+    one_launch: see `ReplyPieces`; None = but in a dry run, where kernels are interpreted."""
     program = make_program(model, batch, capacity, RuleOptions(), place.dtype)
     if not sdpa:
         spec = model.spec
@@ -148,7 +148,7 @@ def make_arm(
         kernel=kernel,
         fused=fused,
         ahead=ahead,
-        one_launch=one_launch and not place.dry,
+        one_launch=not place.dry if one_launch is None else one_launch,
     )
     if name == "eager":
         return EagerRuntime(pieces, exact=False)

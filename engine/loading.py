@@ -25,7 +25,6 @@ from engine.models.backbone import AnyBackbone
 from engine.models.experts import Experts, Router
 from engine.models.kernel_report import NO_KERNELS, Arithmetic, KernelReport
 from engine.models.layers import Linear
-from engine.models.llada2 import SparseMLP
 from engine.protocol import ProgressCallback
 from engine.types import LoadProgress
 
@@ -227,9 +226,7 @@ def _place_all(
     for name, module in model.named_modules():
         _place_module(name, module, checkpoint, placement, progress)
         if placer is not None and isinstance(module, Experts):
-            owner = model.get_submodule(name.rpartition(".")[0])
-            if isinstance(owner, SparseMLP):
-                placer.mixture(owner)
+            placer.place(model.get_submodule(name.rpartition(".")[0]))
 
 
 def place_module(

@@ -82,9 +82,10 @@ def fit_options(hidden: int, inter: int, wanted: ExpertOptions, shared_limit: in
 
 
 class CudaExperts:
-    """The expert kernel for one shape on the current device."""
+    """The expert kernel for one shape on the current device. gelu: in its tanh form, in place of
+    silu."""
 
-    def __init__(self, hidden: int, inter: int, wanted: ExpertOptions) -> None:
+    def __init__(self, hidden: int, inter: int, wanted: ExpertOptions, gelu: bool = False) -> None:
         properties = torch.cuda.get_device_properties(torch.cuda.current_device())
         if properties.major < 9:
             wanted = replace(wanted, ring=False, chunks=1)
@@ -95,6 +96,8 @@ class CudaExperts:
         options, shape1 = self.options, FragmentShape(inter, hidden)
         shape2 = FragmentShape(hidden, inter)
         defines: dict[str, Define] = {"HIDDEN": hidden, "INTER": inter, "CHUNKS": options.chunks}
+        if gelu:
+            defines["GELU"] = 1
         self.slices = shape1.slices
         if options.ring:
             defines |= {"GROUPS": options.groups, "STAGES": options.stages}

@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.kernels.gelu import gelu_tanh
 from engine.kernels.nvfp4 import PackedExperts, dequantize
 from engine.kernels.routing import Routing
 
@@ -81,9 +82,10 @@ def grouped_experts(
     act: Tensor,
     out: Tensor,
     tiling: GroupedTiling = GroupedTiling(),
+    gelu: bool = False,
 ) -> None:
     """x [T, H] (float32, float16 or bfloat16) -> out float32 [P, H], a row for each sorted pair,
-    unweighted.
+    unweighted. gelu: in its tanh form, in place of silu.
 
     act [P, I] in x's dtype is a workspace. float32 inputs are multiplied in full float32.
     """
@@ -105,6 +107,7 @@ def grouped_experts(
         act,
         HIDDEN=hidden,
         INTER=inter,
+        GELU=gelu,
         **common,
     )
     _down_kernel[(triton.cdiv(hidden, tiling.rows), slots)](
@@ -178,6 +181,7 @@ def _gate_up_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DTYPE: tl.constexpr,
+    GELU: tl.constexpr,
 ):
     """One tile of rows of one expert, all its tokens: act = silu(gate x) * (up x)."""
     slot = tl.program_id(1)
@@ -210,7 +214,8 @@ def _gate_up_kernel(
             up = dot(odd, high, up, DTYPE)
         gate *= tl.load(gate_global + expert)
         up *= tl.load(up_global + expert)
-        result = gate * tl.sigmoid(gate) * up
+        gate = gelu_tanh(gate) if GELU else gate * tl.sigmoid(gate)
+        result = gate * up
         target = act + (begin + pair).to(tl.int64)[:, None] * INTER + row[None, :]
         inside = live[:, None] & (row < INTER)[None, :]
         tl.store(target, result.to(act.dtype.element_ty), mask=inside)

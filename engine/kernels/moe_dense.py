@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.kernels.gelu import gelu_tanh
 from engine.kernels.moe import TRITON_DTYPE, dot
 from engine.kernels.routing import Routing
 
@@ -55,11 +56,13 @@ def grouped_dense_experts(
     act: Tensor,
     out: Tensor,
     tiling: DenseTiling = DenseTiling(),
+    gelu: bool = False,
 ) -> None:
     """x [T, H], gate, up [E, I, H] and down [E, H, I] contiguous, of one dtype (float32, float16 or
     bfloat16) -> out float32 [P, H], a row for each sorted pair, unweighted.
 
     act [P, I] in x's dtype is a workspace. Sums are float32; float32 inputs are multiplied in full.
+    gelu: in its tanh form, in place of silu.
     """
     experts, inter, hidden = gate.shape
     common = {
@@ -73,7 +76,16 @@ def grouped_dense_experts(
     slots = min(experts, routing.pair_token.shape[0])
     lists = (routing.slots, routing.active)
     _gate_up_kernel[(triton.cdiv(inter, tiling.rows), slots)](
-        x, gate, up, *lists, routing.pair_token, act, HIDDEN=hidden, INTER=inter, **common
+        x,
+        gate,
+        up,
+        *lists,
+        routing.pair_token,
+        act,
+        HIDDEN=hidden,
+        INTER=inter,
+        GELU=gelu,
+        **common,
     )
     _down_kernel[(triton.cdiv(hidden, tiling.rows), slots)](
         act, down, *lists, out, HIDDEN=hidden, INTER=inter, **common
@@ -95,6 +107,7 @@ def _gate_up_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DTYPE: tl.constexpr,
+    GELU: tl.constexpr,
 ):
     """One tile of rows of one expert, all its tokens: act = silu(gate x) * (up x)."""
     slot = tl.program_id(1)
@@ -120,7 +133,8 @@ def _gate_up_kernel(
             left = tl.load(source, mask=live[:, None] & inside[None, :], other=0.0)
             gate = dot(left, tl.load(gate_weight + here, mask=weights, other=0.0), gate, DTYPE)
             up = dot(left, tl.load(up_weight + here, mask=weights, other=0.0), up, DTYPE)
-        result = gate * tl.sigmoid(gate) * up
+        gate = gelu_tanh(gate) if GELU else gate * tl.sigmoid(gate)
+        result = gate * up
         target = act + (begin + pair).to(tl.int64)[:, None] * INTER + row[None, :]
         inside = live[:, None] & (row < INTER)[None, :]
         tl.store(target, result.to(act.dtype.element_ty), mask=inside)

@@ -182,17 +182,25 @@ def route(logits: Tensor, bias: Tensor, rule: RouteRule, routing: Routing) -> No
         NORMALISE=rule.normalise,
         num_warps=1,
     )
+    sort_pairs(routing)
+
+
+def sort_pairs(routing: Routing) -> None:
+    """Fills slots, active, pair_token and pair_place from `routing.ids`; the number of experts is a
+    power of two."""
+    tokens, top_k = routing.ids.shape
+    experts = routing.slots.shape[0]
     _sort_kernel[(experts,)](
         routing.ids,
         routing.slots,
         routing.active,
         routing.pair_token,
         routing.pair_place,
-        tokens * rule.top_k,
+        tokens * top_k,
         EXPERTS=experts,
         BINS=triton.next_power_of_2(experts + 1),
-        TOP_K=rule.top_k,
-        CHUNK=min(1024, triton.next_power_of_2(tokens * rule.top_k)),
+        TOP_K=top_k,
+        CHUNK=min(1024, triton.next_power_of_2(tokens * top_k)),
     )
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from engine.errors import RuntimeFailure
+from engine.kernels.gelu import gelu_mul
 from engine.kernels.linear_nvfp4 import linear
 from engine.kernels.moe import silu_mul
 from engine.kernels.nvfp4 import PackedExperts, PackedWeight
@@ -24,12 +25,25 @@ from engine.kernels.routing import RouteRule
 from engine.kernels.streams import stream
 from engine.models.backbone import AnyBackbone
 from engine.models.dense import Attention
+from engine.models.diffusion_gemma_layers import Attention as GemmaAttention
+from engine.models.diffusion_gemma_layers import DecoderLayer as GemmaLayer
+from engine.models.diffusion_gemma_layers import gelu_tanh
+from engine.models.diffusion_gemma_spec import DiffusionGemmaSpec
 from engine.models.experts import GatedMLP, Weights
+from engine.models.gemma_kernels import (
+    GemmaExperts,
+    GemmaMixture,
+    KernelLayer,
+    cuda_experts,
+)
 from engine.models.kernel_report import KernelReport
 from engine.models.layers import Linear, RMSNorm
 from engine.models.llada2 import LLaDA2, SparseMLP
 from engine.models.llada2_spec import LLaDA2Spec
 from engine.models.mixture import KernelMixture, MixtureKernels, TritonMixture
+
+if TYPE_CHECKING:  # needs cuda-bindings
+    from engine.kernels.cuda_moe import CudaExperts
 
 ONLY_BFLOAT16 = "Kernels compute in bfloat16; other numbers run as plain PyTorch operations."
 _HEAD_NORMS = ("query_layernorm", "key_layernorm", "q_norm", "k_norm")
@@ -43,8 +57,7 @@ def use_kernels(model: AnyBackbone, *, interpret: bool = False) -> KernelReport:
     """
     placer = KernelPlacer(model, model.norm.weight.device, model.norm.weight.dtype, interpret)
     for module in model.modules():
-        if isinstance(module, SparseMLP):
-            placer.mixture(module)
+        placer.place(module)
     return placer.finish()
 
 
@@ -61,6 +74,14 @@ class KernelPlacer:
         self._cuda: MixtureKernels | None = None
         self._why = "the interpreter runs Triton" if interpret else ""
         self._placed: list[Literal["cuda", "triton", "dense"]] = []
+        self._gemma: dict[bool, GemmaMixture] = {}
+
+    def place(self, owner: nn.Module) -> None:
+        """A module whose routed experts are in place, or any other, which is left alone."""
+        if isinstance(owner, SparseMLP):
+            self.mixture(owner)
+        elif isinstance(owner, GemmaLayer) and self.wanted:
+            self._gemma_layer(owner)
 
     def mixture(self, mlp: SparseMLP) -> None:
         """One layer whose router and routed experts are in place. Packed weights are re-ordered;
@@ -90,9 +111,9 @@ class KernelPlacer:
         for norm in _residual_norms(self.model):
             norm.compute = _add_norm
         for module in self.model.modules():
-            if isinstance(module, GatedMLP) and module.activation is torch.nn.functional.silu:
+            if isinstance(module, GatedMLP):
                 _fuse_gate_and_up(module)
-            elif isinstance(module, Attention):
+            elif isinstance(module, Attention | GemmaAttention):
                 _join_projections(module)
         sentences = ["Norms, attention and sums run as kernels."]
         if _multiply_packed(self.model):
@@ -110,9 +131,41 @@ class KernelPlacer:
         how = "cuda" if "cuda" in placed else "triton" if placed else "torch"
         return KernelReport(True, how, tuple(sentences))
 
+    def _gemma_layer(self, layer: GemmaLayer) -> None:
+        """Its router and norms may come later."""
+        experts = layer.experts
+        parts = (experts.gate, experts.up, experts.down)
+        packed = all(isinstance(part, PackedExperts) for part in parts)
+        by_cuda = packed and not self.interpret and self._gemma_cuda() is not None
+        self._placed.append("dense" if not packed else "cuda" if by_cuda else "triton")
+        if by_cuda not in self._gemma:
+            spec = cast(DiffusionGemmaSpec, self.model.spec)
+            cuda = self._gemma_cuda() if by_cuda else None
+            self._gemma[by_cuda] = GemmaMixture(spec, self.dtype, cuda)
+        side = stream(self.device, "beside") if self.device.type == "cuda" else None
+        mixture = self._gemma[by_cuda]
+        weights = cast(GemmaExperts, self._take(mixture, parts, side))
+        experts.release()
+        layer.compute = KernelLayer(layer, mixture, weights, side)
+
+    def _gemma_cuda(self) -> CudaExperts | None:
+        """The CUDA C++ kernels, or None and `_why` they cannot be used."""
+        spec = cast(DiffusionGemmaSpec, self.model.spec)
+        why, found = _why_no_cuda_kernels(), None
+        if not why:
+            shape = (spec.hidden_size, spec.moe_intermediate_size)
+            try:
+                found = cuda_experts(*shape, torch.cuda.current_device())
+            except ValueError as error:
+                why = str(error)
+            except RuntimeFailure as failure:
+                why = failure.message.rstrip(".")
+        self._why = why or self._why
+        return found
+
     def _take(
         self,
-        kernels: MixtureKernels,
+        kernels: MixtureKernels | GemmaMixture,
         parts: tuple[Weights, Weights, Weights],
         side: torch.cuda.Stream | None,
     ) -> object:
@@ -156,15 +209,16 @@ def _add_norm(x: Tensor, delta: Tensor | None, weight: Tensor, eps: float) -> tu
 
 
 def _residual_norms(model: AnyBackbone) -> Iterator[RMSNorm]:
-    """Every norm but those of heads (`Heads.q_norm`, `k_norm`)."""
+    """Every norm but those of heads (`Heads.q_norm`, `k_norm`); others than LLaDA2's round
+    otherwise."""
     for name, module in model.named_modules():
-        if isinstance(module, RMSNorm) and not name.endswith(_HEAD_NORMS):
+        if type(module) is RMSNorm and not name.endswith(_HEAD_NORMS):
             yield module
 
 
-def _join_projections(attention: Attention) -> None:
+def _join_projections(attention: Attention | GemmaAttention) -> None:
     """One product for query, key and value. Packed weights keep their own products."""
-    parts = (attention.q_proj, attention.k_proj, attention.v_proj)
+    parts = attention.projections
     if any(part.packed is not None or part.compute is not None for part in parts):
         return
     weight = torch.cat([part.weight.detach() for part in parts])
@@ -195,8 +249,9 @@ def _packed_product(packed: PackedWeight, x: Tensor) -> Tensor:
 
 
 def _fuse_gate_and_up(mlp: GatedMLP) -> None:
-    """One product for both matrices, and silu(gate) * up in one launch. Packed weights and biases
-    keep their own products."""
+    """One product for both matrices, and activation(gate) * up in one launch. Packed weights and
+    biases keep their own products."""
+    multiply = {torch.nn.functional.silu: silu_mul, gelu_tanh: gelu_mul}[mlp.activation]
     gate, up = mlp.gate_proj, mlp.up_proj
     if any(p.packed is not None or p.bias is not None or p.compute is not None for p in (gate, up)):
         return
@@ -207,7 +262,7 @@ def _fuse_gate_and_up(mlp: GatedMLP) -> None:
     def inner(x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
         out = rows.new_empty(rows.shape[0], both.shape[0] // 2)
-        silu_mul(torch.nn.functional.linear(rows, both), out)
+        multiply(torch.nn.functional.linear(rows, both), out)
         return out.view(*x.shape[:-1], -1)
 
     mlp.compute = inner
@@ -227,13 +282,19 @@ def _cuda_mixture(rule: RouteRule, hidden: int, inter: int) -> tuple[MixtureKern
 
 def _why_no_cuda(mlp: SparseMLP) -> str:
     """Why the CUDA C++ kernels cannot be used for a layer, "" where they can."""
+    why = _why_no_cuda_kernels()
+    weight = mlp.gate.weight
+    if not why and not torch.equal(weight.to(torch.bfloat16).to(weight.dtype), weight):
+        why = "the router's weights have more digits than bfloat16 holds"
+    return why
+
+
+def _why_no_cuda_kernels() -> str:
+    """Why no CUDA C++ kernel can be used here, "" where they can."""
     if importlib.util.find_spec("cuda.bindings") is None:
         return "the Python package cuda-bindings is not installed"
     if torch.cuda.get_device_capability() < SMALLEST_CAPABILITY:
         return "this GPU has no bfloat16 tensor cores"
-    weight = mlp.gate.weight
-    if not torch.equal(weight.to(torch.bfloat16).to(weight.dtype), weight):
-        return "the router's weights have more digits than bfloat16 holds"
     return ""
 
 

@@ -40,11 +40,16 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(spec.head_dim, spec.rms_norm_eps) if spec.qk_norm else None
         self.compute: Callable[[Tensor], Tensor] | None = None
 
+    @property
+    def projections(self) -> tuple[Linear, ...]:
+        """In the order of their rows in `Heads.qkv`."""
+        return self.q_proj, self.k_proj, self.v_proj
+
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, attend: Attend) -> Tensor:
         if self.compute is not None:
             qkv = self.compute(x)
         else:
-            qkv = torch.cat((self.q_proj(x), self.k_proj(x), self.v_proj(x)), dim=-1)
+            qkv = torch.cat([part(x) for part in self.projections], dim=-1)
         norms = (self.q_norm, self.k_norm)
         out = attend(self.layer, Heads(qkv, self.num_kv_heads, self.head_dim, *norms, rotary))
         return self.o_proj(out.reshape(*x.shape[:-1], -1))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import torch
@@ -22,7 +21,10 @@ from engine.models.experts import Experts, GatedMLP
 from engine.models.layers import Attend, Heads, Linear, RMSNorm, apply_rotary
 
 Rotary = dict[LayerKind, tuple[Tensor, Tensor]]  # cos and sin [B, T, 1, D]
-gelu_tanh = partial(F.gelu, approximate="tanh")
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
 
 
 class Norm(RMSNorm):
@@ -42,13 +44,17 @@ def unit_norm(x: Tensor, eps: float) -> Tensor:
     return _unit(x, eps).to(x.dtype)
 
 
-def rotary_of(kind: LayerKind, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and sin [B, T, 1, head_dim] of absolute positions [B, T], computed in float32. Pairs that
-    are not turned have the angle 0."""
-    device = positions.device
+def inverse_of(kind: LayerKind, device: torch.device) -> Tensor:
+    """float32 [head_dim / 2]: how far a pair of dimensions turns per position, 0 for most pairs of
+    a head that is turned in part."""
     exponent = torch.arange(0, 2 * kind.angles, 2, device=device, dtype=torch.float32)
     inverse = 1.0 / (kind.theta ** (exponent / kind.head_dim))
-    inverse = F.pad(inverse, (0, kind.head_dim // 2 - kind.angles))
+    return F.pad(inverse, (0, kind.head_dim // 2 - kind.angles))
+
+
+def rotary_of(kind: LayerKind, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin [B, T, 1, head_dim] of absolute positions [B, T], computed in float32."""
+    inverse = inverse_of(kind, positions.device)
     angles = positions.to(torch.float32).unsqueeze(-1) * inverse
     angles = torch.cat((angles, angles), dim=-1).unsqueeze(2)
     return angles.cos().to(dtype), angles.sin().to(dtype)

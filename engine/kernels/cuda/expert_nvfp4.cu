@@ -1,13 +1,14 @@
 // Routed experts over NVFP4 weights re-packed in mma fragment order (engine/kernels/fragments.py, which also says why).
 //
-// act[pair] = silu(gate x) * (up x) and out[pair] = down act[pair], for every (token, expert) pair in expert order; the
+// act[pair] = activate(gate x) * (up x) and out[pair] = down act[pair], for every (token, expert) pair in expert order; the
 // weighted sum over a token's experts is the next kernel's. Knows nothing of routing: it is given a work list of
 // experts that have tokens. No atomics on values: the result does not depend on scheduling.
 //
 // An expert has one or two tokens in a 32-token block, so the WEIGHTS are the 16-row operand of mma.m16n8k16 and tokens
 // its 8 columns. A warp owns 16 rows x one slice (up to 512 columns).
 //
-// Set by the builder: HIDDEN, INTER; CHUNKS (groups of 8 tokens a warp carries at once); for the ring: GROUPS, STAGES.
+// Set by the builder: HIDDEN, INTER; CHUNKS (groups of 8 tokens a warp carries at once); for the ring: GROUPS, STAGES;
+// GELU for that activation instead of silu.
 #include "primitives.cuh"
 
 #define CEIL_DIV(a, b) (((a) + (b) - 1) / (b))
@@ -87,7 +88,15 @@ __device__ __forceinline__ void load_activations(u32* b, const u16* row, int col
     b[4] = high.x, b[5] = high.y, b[6] = high.z, b[7] = high.w;
 }
 
-__device__ __forceinline__ float silu(float x) { return x / (1.0f + __expf(-x)); }
+// silu, or with GELU its tanh form: x sigmoid(2 u).
+__device__ __forceinline__ float activate(float x) {
+#ifdef GELU
+    const float u = 0.7978845608028654f * (x + 0.044715f * x * x * x);
+    return x / (1.0f + __expf(-2.0f * u));
+#else
+    return x / (1.0f + __expf(-x));
+#endif
+}
 
 // ---- direct version: every warp loads its weights straight into registers (sm_80 and later) ----
 
@@ -168,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(32 * SLICES1, 16 / SLICES1 < 1 ? 1 
             const int token = done + (at & 7);
             if (token < slot.count)
                 act[static_cast<u64>(slot.first + token) * INTER + tile * 16 + (at >> 3)] =
-                    to_bf16(silu(gate_sum * scale.x * UNSCALE) * (up_sum * scale.y * UNSCALE));
+                    to_bf16(activate(gate_sum * scale.x * UNSCALE) * (up_sum * scale.y * UNSCALE));
         }
     }
 }
@@ -362,7 +371,7 @@ __device__ __forceinline__ void gate_up_tile(Worker& w, const Ring& ring, int it
             const int token = done + (at >> 7) * 8 + (at & 7);
             if (token < slot.count)
                 act[static_cast<u64>(slot.first + token) * INTER + tile * 16 + ((at >> 3) & 15)] =
-                    to_bf16(silu(gate * scale.x * UNSCALE) * (up * scale.y * UNSCALE));
+                    to_bf16(activate(gate * scale.x * UNSCALE) * (up * scale.y * UNSCALE));
         }
     }
 }

@@ -78,11 +78,15 @@ def show_reply(
 def describe(stats: GenerationStats, reason: StopReason) -> str:
     """The figures of a reply in one paragraph (definitions: docs/how-it-works.md)."""
     return (
-        f"{_REASONS[reason]}: {stats.tokens} tokens in {stats.blocks} blocks, "
-        f"{stats.forwards} forwards ({stats.commit_forwards} of them for commits alone)\n"
+        f"{_REASONS[reason]}: {_count(stats.tokens, 'token')} in {_count(stats.blocks, 'block')}, "
+        f"{_count(stats.forwards, 'forward')} ({stats.commit_forwards} of them for commits alone)\n"
         f"{stats.tokens_per_second:.1f} tok/s, TPF {stats.tpf:.2f} of at most {stats.ceiling:.1f}, "
         f"first block after {stats.time_to_first_block:.2f} s"
     )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _draw(out: TextIO, engine: Engine, event: StepTaken, printed: str) -> None:

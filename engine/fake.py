@@ -151,7 +151,9 @@ class FakeEngine:
 
     def _check(self, request: GenerateRequest) -> list[int]:
         if not request.messages or not request.messages[-1].content.strip():
-            raise RequestError("request.empty", "The prompt is empty.", "Type something to send.")
+            raise RequestError(
+                "request.empty_prompt", "The message is empty.", "Write something to send."
+            )
         prompt_ids = self._templated(request.messages)
         if len(prompt_ids) >= self.script.context:
             raise RequestError(

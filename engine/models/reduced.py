@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
+from engine.errors import RuntimeFailure
 from engine.kernels import fp8, native_fp4
 from engine.kernels.nvfp4 import PackedWeight
 from engine.models.kernel_report import Arithmetic
@@ -20,17 +21,16 @@ HEADS = ("lm_head",)
 
 
 def use_reduced(model: nn.Module, kind: Arithmetic, device: torch.device) -> str:
-    """Changes the layers in place; a sentence about what was done, or why nothing was."""
+    """Changes the layers in place; a sentence about what was done. Raises RuntimeFailure
+    `load.arithmetic` where this device cannot do what was asked for."""
     if kind == "stored":
         return ""
-    if kind == "fp8":
-        return _use_fp8(model, device)
-    return _use_fp4(model, device)
+    return _use_fp8(model, device) if kind == "fp8" else _use_fp4(model, device)
 
 
 def _use_fp8(model: nn.Module, device: torch.device) -> str:
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < fp8.FP8_CORES:
-        return "FP8 products were asked for, but this device has no FP8 tensor cores: not used."
+        raise _refusal("FP8", f"{device} has no FP8 tensor cores")
     count = 0
     for layer in _layers(model):
         if layer.packed is None and layer.compute is None and _fits(layer.weight, 16):
@@ -44,9 +44,9 @@ def _use_fp8(model: nn.Module, device: torch.device) -> str:
 
 
 def _use_fp4(model: nn.Module, device: torch.device) -> str:
-    why = native_fp4.self_check(device) if device.type == "cuda" else "there is no GPU"
+    why = native_fp4.self_check(device) if device.type == "cuda" else f"{device} is no NVIDIA GPU"
     if why:
-        return f"FP4 tensor cores were asked for, but are not used: {why}."
+        raise _refusal("FP4", why)
     count = 0
     for layer in _layers(model):
         if layer.packed is not None and layer.packed.shape[0] % 16 == 0:
@@ -56,6 +56,14 @@ def _use_fp4(model: nn.Module, device: torch.device) -> str:
     return (
         f"{count} NVFP4 layers multiply on FP4 tensor cores, activations rounded to FP4 too: "
         "an option that passed its check on this GPU, and was tried on no other."
+    )
+
+
+def _refusal(name: str, why: str) -> RuntimeFailure:
+    return RuntimeFailure(
+        "load.arithmetic",
+        f"Products in {name} were asked for, but {why}.",
+        "Load the model without that option: layers then multiply as they are stored.",
     )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from engine.errors import RuntimeFailure
 from engine.kernels import fp8, native_fp4
 from engine.kernels.nvfp4 import dequantize, quantize
+from engine.models.kernel_report import Arithmetic
 from engine.models.layers import Linear
 from engine.models.reduced import use_reduced
 
@@ -52,8 +54,9 @@ def test_activations_are_rounded_as_weights_are() -> None:
 
 
 @pytest.mark.parametrize("kind", ["fp8", "fp4"])
-def test_where_there_is_no_gpu_nothing_changes_and_it_is_said(kind: str) -> None:
+def test_what_a_device_cannot_do_is_refused_and_nothing_changes(kind: Arithmetic) -> None:
     layer = Linear(32, 32)
-    sentence = use_reduced(torch.nn.ModuleList([layer]), kind, torch.device("cpu"))  # pyright: ignore
-    assert "not used" in sentence
+    with pytest.raises(RuntimeFailure) as caught:
+        use_reduced(torch.nn.ModuleList([layer]), kind, torch.device("cpu"))
+    assert caught.value.code == "load.arithmetic"
     assert layer.compute is None

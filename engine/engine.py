@@ -97,7 +97,8 @@ class TorchEngine:
         if not checkpoint.spec.whole_sequence:  # whose canvas is known with the request
             self._runtime = self._prepared(model, self._context)
         self._batch_runtime: tuple[int, int, Runtime] | None = None
-        self.info = _describe(checkpoint, placement, self._context, self._choice)
+        books = self._runtime.pieces.words
+        self.info = _describe(checkpoint, placement, self._context, self._choice, books)
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         return len(self._tokenizer.encode_chat(messages))
@@ -444,12 +445,14 @@ def release_memory() -> None:
 
 
 def _describe(
-    checkpoint: Checkpoint, placement: Placement, context: int, choice: LoopChoice
+    checkpoint: Checkpoint, placement: Placement, context: int, choice: LoopChoice, books: str
 ) -> ModelInfo:
     spec = checkpoint.spec
     notes = [*checkpoint.notes, f"{placement.reason[0].upper()}{placement.reason[1:]}."]
     notes += placement.kernels.sentences
     notes.append(f"Steps run as {choice.path}. {choice.reason}")
+    if placement.device.type == "cuda":
+        notes.append(books)
     notes.append(context_in_words(spec, placement, context))
     if placement.kv_dtype is not None:
         notes.append("Keys and values are kept in FP8, which was asked for and is not exact.")

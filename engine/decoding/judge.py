@@ -23,7 +23,7 @@ class Judgement:
     """proposal int64 [B, L]; confidence float32 [B, L] = probability of the proposal after
     temperature and filters; entropy float32 [B, L] in nats of the plain softmax; scores float32 [B,
     L, V] = processed logits; log_norm [B, L]; finite bool [B, 1]: every logit of the row's block
-    was finite (the suppressed mask apart)."""
+    was finite (the suppressed mask apart). greedy int64 [B, L]: their argmax, where it is known."""
 
     proposal: Tensor
     confidence: Tensor
@@ -31,6 +31,12 @@ class Judgement:
     scores: Tensor
     log_norm: Tensor
     finite: Tensor
+    greedy: Tensor | None = None
+
+    @property
+    def best(self) -> Tensor:
+        """int64 [B, L]: the most likely tokens."""
+        return self.scores.argmax(-1) if self.greedy is None else self.greedy
 
     def probability(self, ids: Tensor) -> Tensor:
         """float32 [B, L]: probability of the given ids under the processed distribution."""

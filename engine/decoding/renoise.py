@@ -40,7 +40,7 @@ class EntropyBoundRule:
 
     def apply(self, state: BlockState, judgement: Judgement, settings: RowSettings) -> None:
         active = ~state.finished
-        best = judgement.scores.argmax(-1)
+        best = judgement.best
         same = ((best == state.seen[:, 0]) | state.prompt).all(-1, keepdim=True) & (state.step > 0)
         stable = torch.where(same, state.post + 1, 0)
         state.post.copy_(torch.where(active, stable, state.post))

@@ -42,7 +42,13 @@ def make_program(
         cache.compute = canvas_attention(spec, device)
     state = BlockState.allocate(batch, spec.block_length, device)
     rule = make_rule(spec, device, options)
-    return SelfConditionedProgram(model, cache, state, rule)
+    program = SelfConditionedProgram(model, cache, state, rule)
+    if kernels and device.type == "cuda" and has_triton():
+        from engine.runtime.canvas_judge import CanvasJudge
+
+        shape = (batch, spec.block_length, spec.vocab_size)
+        program.judge = CanvasJudge(*shape, spec.softcap, model.embedding)
+    return program
 
 
 def canvas_attention(spec: DiffusionGemmaSpec, device: torch.device) -> CanvasAttention | None:

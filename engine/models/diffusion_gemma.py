@@ -49,9 +49,12 @@ class DiffusionGemma(Backbone[DiffusionGemmaSpec]):
     def expected(self, scores: Tensor) -> Tensor:
         """What a step says of its canvas, as embeddings: scores float32 [..., V] -> [..., H].
         Scores are rounded to the embedding's dtype first, as they are where they are kept."""
-        weight = self.embed_tokens.weight
-        share = scores.to(weight.dtype).softmax(-1, dtype=torch.float32).to(weight.dtype)
-        return self._scaled(share @ weight)
+        dtype = self.embed_tokens.weight.dtype
+        return self.mixed(scores.to(dtype).softmax(-1, dtype=torch.float32).to(dtype))
+
+    def mixed(self, share: Tensor) -> Tensor:
+        """Embeddings of all tokens by their shares [..., V] -> [..., H]."""
+        return self._scaled(share @ self.embed_tokens.weight)
 
     def condition(self, embeds: Tensor, soft: Tensor) -> Tensor:
         """What the decoder pass begins with; soft: `expected` of the step before, zeros in a
@@ -68,9 +71,13 @@ class DiffusionGemma(Backbone[DiffusionGemmaSpec]):
         return self._run(embeds, positions, attend, encoding=True)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        logits = F.linear(hidden, self.embed_tokens.weight).float()
+        logits = self.raw_logits(hidden).float()
         cap = self.spec.softcap
         return (logits / cap).tanh().mul(cap)
+
+    def raw_logits(self, hidden: Tensor) -> Tensor:
+        """[..., H] -> [..., V] in the model's dtype, before the soft cap."""
+        return F.linear(hidden, self.embed_tokens.weight)
 
     def _run(self, embeds: Tensor, positions: Tensor, attend: Attend, *, encoding: bool) -> Tensor:
         spec = self.spec

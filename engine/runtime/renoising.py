@@ -79,9 +79,12 @@ class RenoisingProgram(StepProgram):
             where = torch.cat((self._previous_positions(), where), dim=1)
         attend = self._attend(where, bound, self.block_length)
         hidden = self.model(self._embeds(ids), where, attend)
-        logits = self.model.logits(hidden[:, -self.block_length :])
-        logits = logits / schedule(settings, state).unsqueeze(-1)
+        logits = self._scores(hidden[:, -self.block_length :], schedule(settings, state))
         return self._judged(logits, settings, steering)
+
+    def _scores(self, hidden: Tensor, temperature: Tensor) -> Tensor:
+        """Logits float32 [B, L, V] of the canvas at a step's temperature [B, 1]."""
+        return self.model.logits(hidden) / temperature.unsqueeze(-1)
 
     def _attend(self, where: Tensor, bound: int, canvas: int) -> Attend:
         if not self.causal:

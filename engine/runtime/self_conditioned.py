@@ -8,6 +8,7 @@ Knows which pass a forward is, and what a canvas carries from step to step. The 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,10 +23,14 @@ from engine.runtime.canvas_cache import CanvasAttend, CanvasCache
 from engine.runtime.renoising import RenoisingProgram
 from engine.runtime.rows import Row
 
+if TYPE_CHECKING:  # needs Triton
+    from engine.runtime.canvas_judge import CanvasJudge
+
 
 class SelfConditionedProgram(RenoisingProgram):
     """soft [B, L, H] in the model's dtype: what the last step expected of the canvas. A finished
-    canvas is read by a pass of its own, which no step can share."""
+    canvas is read by a pass of its own, which no step can share. judge: how logits are judged where
+    kernels do it, but for filters and a person's bans; None = plain torch."""
 
     shares_commit = False
 
@@ -41,6 +46,7 @@ class SelfConditionedProgram(RenoisingProgram):
         shape = (*state.tokens.shape, model.spec.hidden_size)
         weight = model.embedding
         self.soft = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        self.judge: CanvasJudge | None = None
         self.prompt_ends = torch.zeros_like(state.start)
 
     @property
@@ -78,9 +84,20 @@ class SelfConditionedProgram(RenoisingProgram):
     ) -> Judgement:
         """Also keeps what the next step is told: the logits at this step's temperature, without
         what a person may have banned."""
-        judgement = super()._judged(logits, settings, steering)
-        self.soft.copy_(self.backbone.expected(logits))
+        plain = self.judge is None or settings.filtered or steering is not None
+        if plain or self.judge is None:
+            judgement = super()._judged(logits, settings, steering)
+            self.soft.copy_(self.backbone.expected(logits))
+            return judgement
+        judgement = self.judge.judge(logits, settings, self.state)
+        self.rule.apply(self.state, judgement, settings)
+        self.soft.copy_(self.backbone.mixed(self.judge.share(logits)))
         return judgement
+
+    def _scores(self, hidden: Tensor, temperature: Tensor) -> Tensor:
+        if self.judge is None:
+            return super()._scores(hidden, temperature)
+        return self.judge.scores(self.backbone.raw_logits(hidden), temperature)
 
     def _attend(self, where: Tensor, bound: int, canvas: int) -> Attend:
         return CanvasAttend(self.canvas_cache, where, bound, None)

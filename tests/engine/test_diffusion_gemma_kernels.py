@@ -14,11 +14,18 @@ from cuda_emulator import build, call
 from gemma_models import Passes, eager, gemma_model, reply, request, with_noise
 from torch import Tensor
 
+from engine.errors import RuntimeFailure
 from engine.kernels.canvas_attention import choose_plan
 from engine.kernels.fragments import pack_experts
 from engine.kernels.gelu import gelu_mul, gelu_mul_reference
 from engine.kernels.moe import grouped_experts
 from engine.kernels.moe_dense import grouped_dense_experts
+from engine.kernels.noise_head import (
+    rounded_softmax,
+    rounded_softmax_reference,
+    temper,
+    temper_reference,
+)
 from engine.kernels.nvfp4 import PackedExperts, dequantize, quantize
 from engine.kernels.routing import RouteRule, make_routing, sort_reference
 from engine.kernels.sandwich import (
@@ -34,6 +41,7 @@ from engine.models.accelerate import use_kernels
 from engine.models.diffusion_gemma import DiffusionGemma
 from engine.models.diffusion_gemma_layers import gelu_tanh, inverse_of
 from engine.models.experts import Experts
+from engine.runtime.canvas_judge import CanvasJudge
 from engine.runtime.canvas_kernels import TritonCanvasAttention
 from engine.runtime.self_conditioned import SelfConditionedProgram
 
@@ -267,3 +275,67 @@ def test_a_reply_with_attention_kernels_has_the_ids_of_one_without() -> None:
         reply(runtime, row)
         found.append((row.ids, row.forwards, row.commits))
     assert found[0] == found[1]
+
+
+# --- judging ----------------------------------------------------------------------------------
+
+
+def test_a_soft_cap_at_a_temperature_in_one_pass() -> None:
+    raw = torch.cat((torch.linspace(-200, 200, 5000), torch.tensor([float("nan"), 0.0])))
+    raw, heat = raw.expand(2, 3, -1).contiguous().bfloat16(), torch.tensor([[0.8], [0.41]])
+    out = torch.empty(raw.shape)
+    temper(raw, heat, 30.0, out)
+    wanted = temper_reference(raw, heat, 30.0)
+    torch.testing.assert_close(out, wanted, atol=1e-4, rtol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_softmax_of_rounded_scores(dtype: torch.dtype) -> None:
+    torch.manual_seed(3)
+    scores = torch.randn(3, 9001) * 6
+    scores[1, :5000] = float("-inf")
+    out = torch.empty(scores.shape, dtype=dtype)
+    rounded_softmax(scores, out)
+    limits = {"atol": 1e-8, "rtol": 2e-5 if dtype == torch.float32 else 2**-10}
+    torch.testing.assert_close(out, rounded_softmax_reference(scores, dtype), **limits)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 0.6])
+def test_replies_judged_by_kernels_take_the_same_steps(temperature: float) -> None:
+    model = gemma_model(**SIZES, seed=1)
+    spec = model.spec
+    settings = replace(spec.defaults, steps=3, seed=5, temperature=temperature)
+    settings = with_noise(settings, entropy_bound=1.5)
+    found, shown = [], []
+    for kernels in (False, True):
+        runtime = eager(model, exact=False, batch=2)
+        program = runtime.pieces.program
+        assert isinstance(program, SelfConditionedProgram)
+        if kernels:
+            shape = (2, spec.block_length, spec.vocab_size)
+            program.judge = CanvasJudge(*shape, spec.softcap, model.embedding)
+        rows = [request(model, [3, 1, 4], 16, settings, stops=[-1]) for _ in range(2)]
+        rows[1].prompt = [7] * 9
+        marks = reply(runtime, *rows)
+        steps = [mark.step_taken for mark in marks]
+        found.append([(row.ids, row.forwards) for row in rows])
+        found[-1] += [(step.ids.tolist(), step.state.tolist()) for step in steps if step]
+        shown.append(torch.tensor([step.entropy for step in steps if step]))
+    assert found[0] == found[1]
+    torch.testing.assert_close(shown[0], shown[1], atol=2e-3, rtol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy speaks of the NaN
+def test_logits_that_are_not_finite_end_a_reply_judged_by_kernels() -> None:
+    model = gemma_model(**SIZES)
+    model.norm.weight.data[0] = float("nan")
+    runtime = eager(model)
+    program = runtime.pieces.program
+    assert isinstance(program, SelfConditionedProgram)
+    spec = model.spec
+    shape = (1, spec.block_length, spec.vocab_size)
+    program.judge = CanvasJudge(*shape, spec.softcap, model.embedding)
+    row = request(model, [3, 1, 4], 8, spec.defaults)
+    with pytest.raises(RuntimeFailure) as caught:
+        reply(runtime, row)
+    assert caught.value.code == "runtime.nonfinite"

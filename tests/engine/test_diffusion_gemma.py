@@ -19,10 +19,12 @@ from gemma_models import (
     gemma_model,
     graph,
     per_step,
+    pieces_for,
     reply,
     request,
     with_noise,
 )
+from test_capture_safety import Watch
 from tiny import load
 from torch import Tensor
 
@@ -32,6 +34,7 @@ from engine.models.diffusion_gemma import DiffusionGemma
 from engine.models.diffusion_gemma_layers import LayerKind, Norm, rotary_of, unit_norm
 from engine.runtime.canvas_cache import FP8, CanvasAttend, Kept
 from engine.runtime.capture import CapturedPieces
+from engine.runtime.pieces import Variant
 from engine.runtime.rows import Row
 from engine.types import DecodeSettings, TokenState
 
@@ -273,3 +276,26 @@ def test_a_reply_with_fp8_keys_is_the_same_in_every_runtime(model: DiffusionGemm
         reply(make(model, dtype=FP8), row)
         found.append(outcome(row))
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, FP8])
+def test_no_piece_waits_for_the_device_or_reads_the_host(sampled: bool, dtype: torch.dtype) -> None:
+    there = torch.device("meta")
+    with there:
+        model = DiffusionGemma(gemma_model().spec).eval().requires_grad_(False)
+    pieces = pieces_for(model, batch=2, dtype=dtype)
+    pieces.select(Variant(sampled=sampled))
+    runs = {
+        "begin": pieces.begin,
+        "first": pieces.first,
+        "step": pieces.step,
+        "end": pieces.end,
+        "prefill": lambda: pieces.prefill(8),
+    }
+    with torch.inference_mode():
+        for name, run in runs.items():
+            with Watch() as watch:
+                run()
+            assert watch.refused == [], name
+            assert watch.calls > 10

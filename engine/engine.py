@@ -97,7 +97,7 @@ class TorchEngine:
         if not checkpoint.spec.whole_sequence:  # whose canvas is known with the request
             self._runtime = self._prepared(model, self._context)
         self._batch_runtime: tuple[int, int, Runtime] | None = None
-        books = self._runtime.pieces.words
+        books = "" if self._runtime is None else self._runtime.pieces.words
         self.info = _describe(checkpoint, placement, self._context, self._choice, books)
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
@@ -451,7 +451,7 @@ def _describe(
     notes = [*checkpoint.notes, f"{placement.reason[0].upper()}{placement.reason[1:]}."]
     notes += placement.kernels.sentences
     notes.append(f"Steps run as {choice.path}. {choice.reason}")
-    if placement.device.type == "cuda":
+    if placement.device.type == "cuda" and books:
         notes.append(books)
     notes.append(context_in_words(spec, placement, context))
     if placement.kv_dtype is not None:

@@ -8,6 +8,7 @@ and, as plain torch, in `engine.models.diffusion_gemma_layers`; which layer gets
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:  # needs cuda-bindings
     from engine.kernels.cuda_moe import CudaExperts
 
 GemmaExperts = ExpertFragments | TritonWeights
-CHUNKS = 2  # groups of 8 tokens an expert takes at once: a canvas brings it about 16
+CHUNKS = 2  # of the ring: groups of 8 tokens taken at once; a canvas brings an expert about 16
 
 
 class GemmaMixture:
@@ -126,7 +127,6 @@ class KernelLayer:
             current = torch.cuda.current_stream()
             current.wait_stream(self.side)
             dense.record_stream(current)
-            entered.dense.record_stream(self.side)
         out = LeaveWeights(after, after_experts, after_both)
         parts = (dense, space.by_pair, space.routing, entered.total)
         total, normed = leave(*parts, out, scalar, following.weight, eps)
@@ -137,6 +137,8 @@ class KernelLayer:
 @lru_cache
 def cuda_experts(hidden: int, inter: int, device: int) -> CudaExperts:
     """The CUDA C++ kernels. Raises RuntimeFailure or ValueError where they cannot be built."""
-    from engine.kernels.cuda_moe import CudaExperts, ExpertOptions
+    from engine.kernels.cuda_moe import CudaExperts
+    from engine.models.cuda_mixture import OPTIONS
 
-    return CudaExperts(hidden, inter, ExpertOptions(chunks=CHUNKS), gelu=True)
+    wanted = replace(OPTIONS, chunks=CHUNKS) if OPTIONS.ring else OPTIONS
+    return CudaExperts(hidden, inter, wanted, gelu=True)

@@ -17,7 +17,7 @@ from engine.kernels.nvfp4 import PackedWeight
 from engine.models.kernel_report import Arithmetic
 from engine.models.layers import Linear
 
-HEADS = ("lm_head",)
+APART = ("lm_head", "router.proj")  # ends of names
 
 
 def use_reduced(model: nn.Module, kind: Arithmetic, device: torch.device) -> str:
@@ -32,7 +32,7 @@ def _use_fp8(model: nn.Module, device: torch.device) -> str:
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < fp8.FP8_CORES:
         raise _refusal("FP8", f"{device} has no FP8 tensor cores")
     count = 0
-    for layer in _layers(model):
+    for layer in reduced_layers(model):
         if layer.packed is None and layer.compute is None and _fits(layer.weight, 16):
             layer.compute = _fp8_product(fp8.round_rows_reference(layer.weight.detach()))
             layer.weight = nn.Parameter(torch.empty(0, device=device), requires_grad=False)
@@ -48,7 +48,7 @@ def _use_fp4(model: nn.Module, device: torch.device) -> str:
     if why:
         raise _refusal("FP4", why)
     count = 0
-    for layer in _layers(model):
+    for layer in reduced_layers(model):
         if layer.packed is not None and layer.packed.shape[0] % 16 == 0:
             layer.compute = _fp4_product(layer.packed)
             layer.packed = None
@@ -67,9 +67,9 @@ def _refusal(name: str, why: str) -> RuntimeFailure:
     )
 
 
-def _layers(model: nn.Module) -> Iterator[Linear]:
+def reduced_layers(model: nn.Module) -> Iterator[Linear]:
     for name, module in model.named_modules():
-        if isinstance(module, Linear) and name.rpartition(".")[2] not in HEADS:
+        if isinstance(module, Linear) and not name.endswith(APART):
             yield module
 
 

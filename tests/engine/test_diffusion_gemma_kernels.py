@@ -41,6 +41,7 @@ from engine.models.accelerate import use_kernels
 from engine.models.diffusion_gemma import DiffusionGemma
 from engine.models.diffusion_gemma_layers import gelu_tanh, inverse_of
 from engine.models.experts import Experts
+from engine.models.reduced import reduced_layers
 from engine.runtime.canvas_judge import CanvasJudge
 from engine.runtime.canvas_kernels import TritonCanvasAttention
 from engine.runtime.self_conditioned import SelfConditionedProgram
@@ -277,6 +278,15 @@ def test_a_reply_with_attention_kernels_has_the_ids_of_one_without() -> None:
     assert found[0] == found[1]
 
 
+def test_fewer_digits_are_not_for_the_router() -> None:
+    """Nor for routed experts, which are no linear layers, nor the head, which is the embedding."""
+    model = gemma_model(**SIZES)
+    names = {id(module): name for name, module in model.named_modules()}
+    reduced = {names[id(layer)] for layer in reduced_layers(model)}
+    assert not any("router" in name for name in reduced)
+    assert {"layers.0.self_attn.k_proj", "self_conditioning.gate_proj"} <= reduced
+
+
 # --- judging ----------------------------------------------------------------------------------
 
 
@@ -320,7 +330,7 @@ def test_replies_judged_by_kernels_take_the_same_steps(temperature: float) -> No
         steps = [mark.step_taken for mark in marks]
         found.append([(row.ids, row.forwards) for row in rows])
         found[-1] += [(step.ids.tolist(), step.state.tolist()) for step in steps if step]
-        shown.append(torch.tensor([step.entropy for step in steps if step]))
+        shown.append(torch.stack([torch.tensor(s.entropy) for s in steps if s]))
     assert found[0] == found[1]
     torch.testing.assert_close(shown[0], shown[1], atol=2e-3, rtol=1e-3)
 

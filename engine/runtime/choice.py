@@ -29,8 +29,9 @@ ASKED_FOR = "It was asked for."
 
 
 class Runtime(Protocol):
-    """Runs replies of one batch: `prefill`, then `run`. prepare: captures what a greedy reply needs
-    ahead of the first one. close: gives captured memory back; the runtime is then unusable."""
+    """Runs replies of one batch: `prefill`, then `run`. prepare: captures what a reply with the
+    checkpoint's own settings needs ahead of the first one. close: gives captured memory back; the
+    runtime is then unusable."""
 
     pieces: ReplyPieces
 

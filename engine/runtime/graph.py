@@ -48,8 +48,9 @@ class GraphRuntime:
 
     @torch.inference_mode()
     def prepare(self) -> None:
-        """Captures a greedy reply and prefill ahead of the first request."""
-        self._graph(Variant())
+        """Captures a reply with the checkpoint's own settings, and prefill, ahead of the first
+        request."""
+        self._graph(self.pieces.usual)
         for size in usable_chunks(self.pieces):
             self.captured.prefill(size)
 
@@ -166,8 +167,9 @@ class PerStepGraphRuntime(EagerRuntime):
 
     @torch.inference_mode()
     def prepare(self) -> None:
-        """Captures a greedy reply and prefill ahead of the first request."""
-        self.captured.of_reply(Variant())
+        """Captures a reply with the checkpoint's own settings, and prefill, ahead of the first
+        request."""
+        self.captured.of_reply(self.pieces.usual)
         for size in usable_chunks(self.pieces):
             self.captured.prefill(size)
 

@@ -101,6 +101,14 @@ class ReplyPieces:
             recorded=record or self.ring.kernel is not None,
         )
 
+    @property
+    def usual(self) -> Variant:
+        """Of a reply with the checkpoint's own settings."""
+        defaults = self.program.model.spec.defaults
+        warm = defaults.temperature > 0
+        filtered = warm and (defaults.top_k > 0 or defaults.top_p < 1.0)
+        return Variant(sampled=warm, filtered=filtered)
+
     def select(self, variant: Variant) -> None:
         """Sets which kernels the next `first` and `step` run."""
         self.variant = variant

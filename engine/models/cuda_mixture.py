@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.kernels.cuda_moe import CudaExperts, CudaRouter, ExpertOptions
 from engine.kernels.fragments import ExpertFragments, pack_experts
-from engine.kernels.routing import RouteRule
+from engine.kernels.routing import RouteRule, Routing
 from engine.models.experts import Router, Weights
 from engine.models.mixture import Workspace, Workspaces
 
@@ -40,14 +40,18 @@ class CudaMixture:
 
     def __call__(self, x: Tensor, router: Router, weights: object) -> Workspace:
         assert isinstance(weights, ExpertFragments)
-        space, tokens = self._spaces.of(x), x.shape[0]
+        space = self._spaces.of(x)
+        self.choose(x, router, space.routing)
+        self.experts(weights, x, space.routing, space.act, space.by_pair, self.dependent)
+        return space
+
+    def choose(self, x: Tensor, router: Router, routing: Routing) -> None:
+        tokens = x.shape[0]
         if tokens not in self._routers:
             device = torch.cuda.current_device()
             self._routers[tokens] = _router(self.rule, self._hidden, tokens, device)
-        choose = self._routers[tokens]
-        choose(router.weight, router.expert_bias, x, space.routing, self.dependent)
-        self.experts(weights, x, space.routing, space.act, space.by_pair, self.dependent)
-        return space
+        route = self._routers[tokens]
+        route(router.weight, router.expert_bias, x, routing, self.dependent)
 
 
 # Loaded code stays with the driver until the process ends, so it is loaded once for each shape.

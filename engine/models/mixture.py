@@ -43,6 +43,10 @@ class MixtureKernels(Protocol):
         """x [T, H]; weights: what `take` made of a layer's packed experts."""
         ...
 
+    def choose(self, x: Tensor, router: Router, routing: Routing) -> None:
+        """The call's own routing: which experts the tokens x [T, H] take."""
+        ...
+
     def take(self, gate: Weights, up: Weights, down: Weights) -> object:
         """One layer's experts in the form this version reads. Raises TypeError for one it does not
         take."""
@@ -90,8 +94,7 @@ class TritonMixture:
 
     def __call__(self, x: Tensor, router: Router, weights: object) -> Workspace:
         space = self._spaces.of(x)
-        logits = F.linear(x.float(), router.weight.float())
-        route(logits, router.expert_bias, self.rule, space.routing)
+        self.choose(x, router, space.routing)
         assert isinstance(weights, TritonWeights)
         gate, up, down = weights.gate, weights.up, weights.down
         buffers = (space.routing, space.act, space.by_pair)
@@ -104,6 +107,10 @@ class TritonMixture:
             assert isinstance(down, PackedExperts)
             grouped_experts(x, gate, up, down, *buffers)
         return space
+
+    def choose(self, x: Tensor, router: Router, routing: Routing) -> None:
+        logits = F.linear(x.float(), router.weight.float())
+        route(logits, router.expert_bias, self.rule, routing)
 
 
 class KernelMixture:

@@ -62,12 +62,13 @@ def hub_with_models(shared_fixtures: Path) -> Iterator[tuple[HubServer, dict[str
 
 
 @pytest.fixture
-def server(hub_with_models: tuple[HubServer, dict[str, Repository]]) -> HubServer:
+def server(hub_with_models: tuple[HubServer, dict[str, Repository]]) -> Iterator[HubServer]:
     server = hub_with_models[0]
     server.requests.clear()
     server.trouble = lambda _path: None
     server.api_status = lambda _path: None
-    return server
+    yield server
+    server.settle()
 
 
 @pytest.fixture

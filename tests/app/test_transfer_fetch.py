@@ -38,10 +38,11 @@ def served() -> Iterator[tuple[HubServer, Repository]]:
 
 
 @pytest.fixture
-def hub(served: tuple[HubServer, Repository]) -> HubServer:
+def hub(served: tuple[HubServer, Repository]) -> Iterator[HubServer]:
     served[0].trouble = lambda _path: None
     served[0].requests.clear()
-    return served[0]
+    yield served[0]
+    served[0].settle()
 
 
 @pytest.fixture

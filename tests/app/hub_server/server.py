@@ -67,6 +67,7 @@ class HubServer:
         self.requests: list[Request] = []
         self.page = 3  # entries of a tree in one answer
         self.ended = threading.Event()
+        self.answering: set[threading.Thread] = set()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = False
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
@@ -83,6 +84,13 @@ class HubServer:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+    def settle(self) -> None:
+        """Ends slow answers and waits until no thread answers any more: between tests."""
+        self.ended.set()
+        for thread in tuple(self.answering):
+            thread.join(10.0)
+        self.ended.clear()
 
     def file_requests(self) -> list[Request]:
         """The requests for bytes, not for redirects to them."""
@@ -108,6 +116,16 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
 class _Handler(BaseHTTPRequestHandler):
     hub: HubServer
     protocol_version = "HTTP/1.1"
+
+    def setup(self) -> None:
+        self.hub.answering.add(threading.current_thread())
+        super().setup()
+
+    def finish(self) -> None:
+        try:
+            super().finish()
+        finally:
+            self.hub.answering.discard(threading.current_thread())
 
     def log_message(self, format: str, *args: object) -> None:
         """Quiet."""

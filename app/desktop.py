@@ -22,10 +22,13 @@ from app.backend.conversations import Journal
 from app.backend.files import AppFolders, standard_folders
 from app.backend.gpu import GpuSampler
 from app.backend.logs import start_logging, stop_logging
+from app.backend.model_services import open_services
 from app.backend.settings import SettingsStore
+from app.cli import version
 from app.models.chat import ChatModel
 from app.models.engine_model import EngineModel
 from app.models.gpu_meter import GpuMeter, Sampler
+from app.models.model_store import ModelStore, ServicesMaker
 from app.models.worker import load_real_engine
 from app.ui.main_window import MainWindow
 from app.ui.theme import Theme, load_fonts
@@ -33,6 +36,7 @@ from engine.protocol import EngineLoader
 
 log = logging.getLogger("unblur")
 NAME = "Unblur"
+OPEN_MODELS_MS = 3000
 NO_WINDOW = (
     "The window cannot open: Qt reached no screen here. Check that DISPLAY, WAYLAND_DISPLAY and\n"
     "QT_QPA_PLATFORM name one that exists, and that this user may use it.\n"
@@ -49,6 +53,7 @@ class Desktop:
     engine: EngineModel
     chat: ChatModel
     settings: SettingsStore
+    models: ModelStore
 
 
 def make_application() -> QApplication:
@@ -82,18 +87,25 @@ def build(
     sampler: Sampler | None = None,
     geometry: QSettings | None = None,
     notices: tuple[str, ...] = (),
+    models: ModelStore | None = None,
 ) -> Desktop:
-    """Makes the window and what stands behind it. Nothing is loaded and nothing is shown yet."""
+    """Makes the window and what stands behind it. Nothing is loaded and nothing is shown yet.
+    models: what is behind the Models page, the person's own if omitted."""
     settings = SettingsStore(folders.settings_file)
     theme = Theme(app, settings.current.appearance)
     theme.reduce_motion = settings.current.reduce_motion
     engine = EngineModel(loader)
     chat = ChatModel(engine, Journal(folders.conversations), settings)
     meter = GpuMeter(engine, sampler or GpuSampler())
-    window = MainWindow(theme, settings, folders, engine, chat, meter, geometry, notices)
-    for model in (engine, chat, meter):
+    models = models or ModelStore(_services_of(folders))
+    window = MainWindow(theme, settings, folders, engine, chat, meter, models, geometry, notices)
+    for model in (engine, chat, meter, models):
         model.setParent(window)
-    return Desktop(window, theme, engine, chat, settings)
+    return Desktop(window, theme, engine, chat, settings, models)
+
+
+def _services_of(folders: AppFolders) -> ServicesMaker:
+    return lambda on_change: open_services(folders.data, on_change=on_change, version=version())
 
 
 def run_window(startup_time: bool = False, model: str | None = None) -> int:
@@ -112,11 +124,13 @@ def run_window(startup_time: bool = False, model: str | None = None) -> int:
         signal.signal(name, lambda *_: desktop.window.close())
     # the load starts once the first frame is out, so that it cannot delay it
     QTimer.singleShot(0, lambda: _load(desktop.engine, model))
+    # downloads go on by themselves, but not while the first load needs the disk
+    QTimer.singleShot(OPEN_MODELS_MS, desktop.models.open)
     try:
         status = app.exec()
     finally:
         desktop.window.close()
-        ended = desktop.engine.close()
+        ended = desktop.engine.close() and desktop.models.close()
         stop_logging()
     if not ended:
         os._exit(1)  # a thread that hangs in the system cannot be ended, and Qt would crash on it

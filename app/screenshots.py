@@ -21,9 +21,12 @@ from PySide6.QtWidgets import QApplication, QWidget
 from app.backend.conversations import MessageStatus
 from app.backend.files import AppFolders
 from app.desktop import Desktop, build, make_application
+from app.models.copying import target_of
 from app.models.lifecycle import Lifecycle
+from app.models.model_states import Looking, Scanning
 from app.models.snapshot import Snapshot
 from app.models.worker import load_real_engine
+from app.screenshots_models import show_downloads, show_library, store_for_pictures
 from app.ui.empty_state import PROMPTS
 from engine.errors import CheckpointError, RuntimeFailure
 from engine.fake import DEFAULT_ANSWER, FakeLoader, FakeScript
@@ -246,11 +249,108 @@ def _failed_load(app: QApplication, scratch: Path, appearance: str) -> Desktop:
     return desktop
 
 
-def _models(app: QApplication, scratch: Path, appearance: str) -> Desktop:
-    desktop = _ready(app, scratch, appearance)
+def _models_page(
+    app: QApplication, scratch: Path, appearance: str, section: str, online: bool = True
+) -> Desktop:
+    """The Models page with a made-up library."""
+    loader = FakeLoader(FakeScript(answers=ANSWERS, seconds_per_step=0.01))
+    desktop = _desktop(app, scratch, loader, appearance, online)
+    desktop.engine.load_demo()
     desktop.window.rail.choose("models")
+    library = desktop.models.library
+    _wait(lambda: not desktop.engine.busy and library.state is Scanning.SHOWN)
+    _settle()
+    show_library(desktop.models)
+    desktop.window.models_page.choose(section)
     _settle()
     return desktop
+
+
+def _models(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    return _models_page(app, scratch, appearance, "library")
+
+
+def _models_bottom(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    desktop = _models(app, scratch, appearance)
+    bar = desktop.window.models_page.library_section.verticalScrollBar()
+    bar.setValue(bar.maximum())
+    _settle()
+    return desktop
+
+
+def _models_empty(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    desktop = _desktop(app, scratch, FakeLoader(), appearance)
+    desktop.window.rail.choose("models")
+    _wait(lambda: desktop.models.library.state is Scanning.SHOWN)
+    _settle()
+    return desktop
+
+
+def _models_copy(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    desktop = _models(app, scratch, appearance)
+    section, copying = desktop.window.models_page.library_section, desktop.models.copying
+    model = desktop.models.library.shelf.view.models[0]
+    copying.start(model, target_of(model, model.root))
+    _wait(lambda: not copying.busy)
+    _settle()
+    section.copy_card.details.click()
+    show_library(desktop.models)
+    section.ensureWidgetVisible(section.copy_card)
+    _settle()
+    return desktop
+
+
+def _models_find(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    desktop = _models_page(app, scratch, appearance, "find")
+    _wait(lambda: _looks_done(desktop))
+    _settle()
+    return desktop
+
+
+def _models_does_not_fit(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    desktop = _models_find(app, scratch, appearance)
+    section = desktop.window.models_page.find_section
+    next(iter(section.cards.cards.values())).more.click()
+    _settle()
+    return desktop
+
+
+def _models_search(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    desktop = _models_find(app, scratch, appearance)
+    section = desktop.window.models_page.find_section
+    section.edit.setText("LLaDA2.1-mini")
+    section.go.click()
+    _settle()
+    _wait(lambda: _looks_done(desktop))
+    _settle()
+    return desktop
+
+
+def _models_token(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    desktop = _models_search(app, scratch, appearance)
+    desktop.window.models_page.find_section.show_token()
+    _settle()
+    return desktop
+
+
+def _models_offline(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    desktop = _models_page(app, scratch, appearance, "find", online=False)
+    _wait(lambda: desktop.models.find.offline is not None)
+    _settle()
+    return desktop
+
+
+def _models_downloads(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    desktop = _models_page(app, scratch, appearance, "downloads")
+    show_downloads(desktop.models)
+    _settle()
+    return desktop
+
+
+def _looks_done(desktop: Desktop) -> bool:
+    section = desktop.window.models_page.find_section
+    seen = [desktop.models.find.look_of(key).state for key in section.cards.cards]
+    return section.cards.complete and Looking.KNOWN in seen and Looking.LOOKING not in seen
 
 
 def _settings(app: QApplication, scratch: Path, appearance: str) -> Desktop:
@@ -267,16 +367,29 @@ STATES: dict[str, Callable[[QApplication, Path, str], Desktop]] = {
     "chat-final": _final,
     "chat-failed-answer": _failed_answer,
     "chat-failed-load": _failed_load,
-    "models": _models,
+    "models-library": _models,
+    "models-library-end": _models_bottom,
+    "models-empty": _models_empty,
+    "models-copy": _models_copy,
+    "models-find": _models_find,
+    "models-does-not-fit": _models_does_not_fit,
+    "models-search": _models_search,
+    "models-token": _models_token,
+    "models-offline": _models_offline,
+    "models-downloads": _models_downloads,
     "settings": _settings,
 }
 
 
 def _desktop(
-    app: QApplication, folder: Path, loader: EngineLoader, appearance: str = "light"
+    app: QApplication,
+    folder: Path,
+    loader: EngineLoader,
+    appearance: str = "light",
+    online: bool = True,
 ) -> Desktop:
     folders = AppFolders(folder / "data", folder / "config", folder / "logs")
-    desktop = build(app, folders, loader)
+    desktop = build(app, folders, loader, models=store_for_pictures(folder, online))
     desktop.theme.choose(appearance)
     desktop.window.show()
     _settle()

@@ -1,12 +1,16 @@
 """The states a model can be in, and the only moves between them.
 
-It knows names and a table. It refuses to know what makes a move happen.
+It knows names and a table, and checks any other table of moves in the same way
+(`app.models.model_states`). It refuses to know what makes a move happen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import TypeVar
+
+State = TypeVar("State", bound=Enum)
 
 
 class Lifecycle(Enum):
@@ -39,6 +43,11 @@ class ForbiddenTransition(RuntimeError):
 
 def checked(now: Lifecycle, then: Lifecycle) -> Lifecycle:
     """`then`, if the table allows it after `now`. Raises ForbiddenTransition."""
-    if then not in TRANSITIONS[now]:
+    return checked_move(TRANSITIONS, now, then)
+
+
+def checked_move(table: Mapping[State, frozenset[State]], now: State, then: State) -> State:
+    """`then`, if `table` allows it after `now`. Raises ForbiddenTransition."""
+    if then not in table[now]:
         raise ForbiddenTransition(f"{now.name} -> {then.name} is not allowed")
     return then

@@ -27,6 +27,7 @@ from app.backend.settings import SettingsStore
 from app.models.chat import ChatModel
 from app.models.engine_model import EngineModel
 from app.models.gpu_meter import GpuMeter
+from app.models.model_store import ModelStore
 from app.ui.chat_page import ChatPage
 from app.ui.icons import app_icon
 from app.ui.models_page import ModelsPage
@@ -79,6 +80,7 @@ class MainWindow(QMainWindow):
         engine: EngineModel,
         chat: ChatModel,
         meter: GpuMeter,
+        store: ModelStore,
         geometry: QSettings | None = None,
         notices: tuple[str, ...] = (),
     ) -> None:
@@ -88,6 +90,7 @@ class MainWindow(QMainWindow):
         self._engine = engine
         self._chat = chat
         self._meter = meter
+        self._store = store
         self._geometry = geometry
         self._notices = notices
         self.setWindowTitle("Unblur")
@@ -96,7 +99,7 @@ class MainWindow(QMainWindow):
         self.resize(1280, 800)
         self.banner = Banner(self)
         self.chat_page = ChatPage(theme, chat, self)
-        self.models_page = ModelsPage(engine, self)
+        self.models_page = ModelsPage(theme, store, engine, self)
         self.settings_page = SettingsPage(theme, settings, folders, self)
         self.status_bar = StatusBar(theme, engine, meter, self)
         self._pages = {
@@ -147,6 +150,7 @@ class MainWindow(QMainWindow):
         for source in (self.models_page, self.status_bar):
             source.open_pressed.connect(self.open_model_folder)
             source.demo_pressed.connect(self._engine.load_demo)
+        self.models_page.use_pressed.connect(self._use)
         self.settings_page.changed.connect(self._apply_settings)
         self._chat.problem_changed.connect(self._show_problems)
         QShortcut(QKeySequence(Qt.Key.Key_Escape), self).activated.connect(self._chat.stop)
@@ -167,6 +171,12 @@ class MainWindow(QMainWindow):
         folder = QFileDialog.getExistingDirectory(self, self.tr("Open model folder"), start)
         if folder:
             self._engine.load(folder)
+
+    @Slot(str)
+    def _use(self, path: str) -> None:
+        """Loads a model of the library, and shows the chat it is for."""
+        self._engine.load(path)
+        self.rail.choose("chat")
 
     @Slot(str)
     def _act(self, action: str) -> None:
@@ -199,4 +209,5 @@ class MainWindow(QMainWindow):
         self.hide()
         self._meter.close()
         self._engine.close()
+        self._store.close()
         super().closeEvent(event)

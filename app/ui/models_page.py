@@ -1,104 +1,151 @@
-"""The model in use: one card with its facts, its notes, and the folder button.
+"""The Models page: what is on this computer, what could be, and what is on its way.
 
-It knows `ModelInfo` and the lifecycle. It refuses to know how a model is loaded.
+It knows its three sections and which is shown. It refuses to know what is in them.
 """
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, Signal, Slot
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QScrollArea, QWidget
+from PySide6.QtCore import QSize, Qt, Signal, Slot
+from PySide6.QtGui import QKeySequence, QShortcut, QShowEvent
+from PySide6.QtWidgets import (
+    QButtonGroup,
+    QHBoxLayout,
+    QPushButton,
+    QStackedWidget,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.models.engine_model import EngineModel
-from app.models.lifecycle import Lifecycle
-from app.ui.settings_page import card, centred_page, note, page_title
-from app.ui.theme import Space
-from engine.types import ModelInfo
+from app.models.model_states import Opening
+from app.models.model_store import ModelStore
+from app.ui.downloads_section import DownloadsSection
+from app.ui.find_section import FindSection
+from app.ui.library_section import LibrarySection
+from app.ui.model_parts import ProblemCard, button, row
+from app.ui.settings_page import page_title
+from app.ui.theme import Shape, Space, Theme
+
+LIBRARY, FIND, DOWNLOADS = "library", "find", "downloads"
 
 
-class ModelsPage(QScrollArea):
+class ModelsPage(QWidget):
     open_pressed = Signal()
     demo_pressed = Signal()
+    use_pressed = Signal(str)  # a model's folder
 
-    def __init__(self, engine: EngineModel, parent: QWidget | None = None) -> None:
+    def __init__(
+        self, theme: Theme, store: ModelStore, engine: EngineModel, parent: QWidget | None = None
+    ) -> None:
         super().__init__(parent)
-        self._engine = engine
-        self.setFrameShape(QFrame.Shape.NoFrame)
-        self.setWidgetResizable(True)
+        self.setObjectName("page")
+        self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
         self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
-        page, column = centred_page()
-        self.setWidget(page)
-        column.addWidget(page_title(self.tr("Models")))
-        box = card(column, self.tr("In use"))
-        self.name = QLabel()
-        self.name.setProperty("tone", "heading")
-        self.facts = _wrapped("muted")
-        self.path = _wrapped("figures")
-        self.notes = _wrapped("small")
-        for label in (self.name, self.facts, self.path, self.notes):
-            label.setTextFormat(Qt.TextFormat.PlainText)
-            box.addWidget(label)
-        row = QHBoxLayout()
-        row.setSpacing(Space.S)
-        self.open_button = QPushButton(self.tr("Open model folder…"))
-        self.open_button.setProperty("kind", "primary")
-        self.open_button.setToolTip(self.tr("Open a checkpoint folder on this computer (Ctrl+O)"))
-        self.demo_button = QPushButton(self.tr("Load the demo model"))
-        self.unload_button = QPushButton(self.tr("Unload"))
-        for button in (self.open_button, self.demo_button, self.unload_button):
-            button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-            button.setAccessibleName(button.text())
-            row.addWidget(button)
-        row.addStretch(1)
-        box.addSpacing(Space.S)
-        box.addLayout(row)
-        column.addWidget(
-            note(
-                self.tr(
-                    "A model folder holds config.json, tokenizer.json and safetensors files, as "
-                    "downloaded from Hugging Face. It is checked before use; no code in it is run."
-                )
-            )
-        )
-        column.addStretch(1)
-        self.open_button.clicked.connect(self.open_pressed)
-        self.demo_button.clicked.connect(self.demo_pressed)
-        self.unload_button.clicked.connect(engine.unload)
-        engine.state_changed.connect(self.refresh)
-        self.refresh()
+        self._store = store
+        self.library_section = LibrarySection(theme, store, engine)
+        self.find_section = FindSection(theme, store)
+        self.downloads_section = DownloadsSection(theme, store)
+        self.in_use = self.library_section.in_use
+        self.problem = ProblemCard(theme)
+        self._sections: dict[str, QWidget] = {
+            LIBRARY: self.library_section,
+            FIND: self.find_section,
+            DOWNLOADS: self.downloads_section,
+        }
+        self._stack = QStackedWidget()
+        for section in self._sections.values():
+            self._stack.addWidget(section)
+        self.tabs: dict[str, QPushButton] = {}
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(0)
+        layout.addLayout(self._make_head())
+        layout.addWidget(self._stack, 1)
+        self._connect()
+        self.choose(LIBRARY)
+        self._name_tabs()
+
+    def _make_head(self) -> QHBoxLayout:
+        """Title and tabs, over the same column as the sections."""
+        inner = QWidget()
+        inner.setMaximumWidth(Shape.COLUMN)
+        column = QVBoxLayout(inner)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(Space.M)
+        group = QButtonGroup(self)
+        group.setExclusive(True)
+        for key in self._sections:
+            tab = button("", kind="tab")
+            tab.setCheckable(True)
+            tab.clicked.connect(lambda _=False, chosen=key: self.choose(chosen))
+            group.addButton(tab)
+            self.tabs[key] = tab
+        column.addLayout(row(page_title(self.tr("Models")), None, *self.tabs.values()))
+        column.addWidget(self.problem)
+        head = QHBoxLayout()
+        head.setContentsMargins(Space.XL, Space.XL, Space.XL + Shape.SCROLL_BAR, Space.S)
+        head.addStretch(1)
+        head.addWidget(inner, 100)
+        head.addStretch(1)
+        return head
+
+    def _connect(self) -> None:
+        self.in_use.open_pressed.connect(self.open_pressed)
+        self.in_use.demo_pressed.connect(self.demo_pressed)
+        for section in (self.library_section, self.find_section, self.downloads_section):
+            section.use_pressed.connect(self._use)
+        self.library_section.find_pressed.connect(self.search)
+        self.downloads_section.find_pressed.connect(self.search)
+        self.find_section.downloads_pressed.connect(lambda: self.choose(DOWNLOADS))
+        self._store.downloads.changed.connect(self._name_tabs)
+        self._store.downloads.failed.connect(lambda _problem: self.choose(DOWNLOADS))
+        self._store.library.repair_wanted.connect(lambda *_: self.choose(DOWNLOADS))
+        self._store.changed.connect(self._show_state)
+        self.problem.pressed.connect(self._store.open)
+        find = QShortcut(QKeySequence.StandardKey.Find, self)
+        find.setContext(Qt.ShortcutContext.WidgetWithChildrenShortcut)
+        find.activated.connect(self.search)
+
+    @Slot(str)
+    def choose(self, key: str) -> None:
+        """Shows one of the sections."""
+        self.tabs[key].setChecked(True)
+        self._stack.setCurrentWidget(self._sections[key])
 
     @Slot()
-    def refresh(self) -> None:
-        engine = self._engine
-        info, failure = engine.info, engine.failure
-        if info is not None:
-            self._show_info(info)
+    def search(self) -> None:
+        """Shows Find, ready to be typed into."""
+        self.choose(FIND)
+        self.find_section.focus_search()
+
+    @Slot()
+    def _name_tabs(self) -> None:
+        active = self._store.downloads.active
+        downloads = self.tr("&Downloads ({0})").format(active) if active else self.tr("&Downloads")
+        names = {
+            LIBRARY: self.tr("On this com&puter"),
+            FIND: self.tr("&Find"),
+            DOWNLOADS: downloads,
+        }
+        for key, name in names.items():
+            self.tabs[key].setText(name)
+            self.tabs[key].setAccessibleName(name.replace("&", ""))
+
+    @Slot()
+    def _show_state(self) -> None:
+        problem = self._store.problem
+        if self._store.state is Opening.FAILED and problem is not None:
+            self.problem.show_problem(problem, "open", self.tr("Try again"))
         else:
-            self.name.setText(engine.state.value)
-            self.path.setText(engine.path)
-            self.facts.setText(failure.message if failure else "")
-            self.notes.setText(failure.action if failure else "")
-        for label in (self.facts, self.path, self.notes):
-            label.setVisible(bool(label.text()))
-        self.unload_button.setVisible(info is not None)
-        self.demo_button.setVisible(not engine.is_demo or engine.state is Lifecycle.NO_MODEL)
+            self.problem.hide()
 
-    def _show_info(self, info: ModelInfo) -> None:
-        self.name.setText(info.name)
-        facts = [self.tr("runs on {0}").format(info.device)]
-        if info.parameters:
-            facts.append(self.tr("{0} M parameters").format(f"{info.parameters / 1e6:,.1f}"))
-        if info.weight_bytes:
-            facts.append(self.tr("{0} MB of weights").format(f"{info.weight_bytes / 1e6:,.1f}"))
-        facts.append(self.tr("stored as {0}").format(info.quantisation))
-        facts.append(self.tr("context {0} tokens").format(f"{info.context:,}"))
-        self.facts.setText(", ".join(facts)[:1].upper() + ", ".join(facts)[1:])
-        self.path.setText(info.path)
-        self.notes.setText("\n".join((info.runtime, *info.notes)))
+    @Slot(object)
+    def _use(self, path: object) -> None:
+        self.use_pressed.emit(str(path))
 
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._store.open()
 
-def _wrapped(tone: str) -> QLabel:
-    label = QLabel()
-    label.setProperty("tone", tone)
-    label.setWordWrap(True)
-    label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
-    return label
+    def minimumSizeHint(self) -> QSize:
+        return QSize(0, 0)

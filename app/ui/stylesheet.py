@@ -35,10 +35,27 @@ QPushButton[kind="primary"]:disabled {
 QPushButton[kind="quiet"] { background: transparent; border-color: transparent; color: $muted; }
 QPushButton[kind="quiet"]:hover { color: $text; border-color: $line; }
 QPushButton[kind="quiet"]:focus { border: 2px solid $accent; color: $text; }
+QPushButton[kind="link"] {
+    background: transparent; border: 2px solid transparent; color: $muted; padding: 0 6px 0 0;
+    min-height: 28px; text-align: left;
+}
+QPushButton[kind="link"]:hover { color: $accent; }
+QPushButton[kind="link"]:focus { border: 2px solid $accent; color: $text; padding: 0 4px 0 2px; }
+QPushButton[kind="link"]:disabled { color: $muted; font-style: italic; }
 QPushButton[kind="suggestion"] {
     text-align: left; border-radius: 10px; padding: 0 16px; min-height: 42px; font-size: 13px;
 }
 QPushButton[kind="suggestion"]:focus { padding: 0 15px; min-height: 40px; }
+QPushButton[kind="tab"] {
+    background: transparent; border: 2px solid transparent; color: $muted; padding: 0 12px;
+    min-height: 28px;
+}
+QPushButton[kind="tab"]:hover { color: $text; }
+QPushButton[kind="tab"]:checked {
+    background: $surface; border: 1px solid $line; color: $accent; padding: 0 13px;
+    min-height: 30px;
+}
+QPushButton[kind="tab"]:focus { border: 2px solid $accent; padding: 0 12px; min-height: 28px; }
 
 #rail { background: $surface; border-right: 1px solid $line; }
 #rail QToolButton {
@@ -65,8 +82,17 @@ QLabel[tone="heading"] { font-size: 20px; font-weight: 600; }
 QLabel[tone="display"] { font-size: 28px; font-weight: 600; }
 QLabel[tone="strong"] { font-weight: 600; }
 QLabel[tone="bad"] { color: $bad; font-weight: 600; }
+QLabel[tone="wrong"] { color: $bad; }
 QLabel[tone="warn"] { color: $warn; }
 QLabel[tone="ok"] { color: $ok; }
+QLabel[badge] {
+    font-size: 11px; border: 1px solid $line; border-radius: 6px; padding: 2px 8px; color: $muted;
+}
+QLabel[badge="ok"] { color: $ok; border-color: $ok; }
+QLabel[badge="warn"] { color: $warn; border-color: $warn; }
+QLabel[badge="bad"] { color: $bad; border-color: $bad; }
+QLabel[badge="accent"] { color: $accent; border-color: $accent; }
+QLabel[tone="report"] { font-family: "JetBrains Mono"; font-size: 11px; color: $text; }
 QLabel[tone="figures"] { font-family: "JetBrains Mono"; font-size: 11px; color: $muted; }
 QLabel[tone="number"] { font-family: "JetBrains Mono"; font-size: 11px; color: $text; }
 
@@ -74,6 +100,8 @@ QFrame[card="true"] { background: $surface; border: 1px solid $line; border-radi
 QFrame[card="bad"] {
     background: $surface; border: 1px solid $bad; border-radius: 10px;
 }
+QFrame[card="drop"] { background: $surface; border: 2px dashed $accent; border-radius: 10px; }
+#rule { background: $line; border: none; max-height: 1px; min-height: 1px; }
 #banner { background: $surface; border: none; border-bottom: 1px solid $line; }
 
 #composer { background: $surface; border: 1px solid $line; border-radius: 10px; }
@@ -135,6 +163,12 @@ QRadioButton::indicator:checked {
     border: 5px solid $accent; width: 6px; height: 6px; background: $on_accent;
 }
 QCheckBox::indicator:checked { border-color: $accent; background: $accent; }
+QLineEdit {
+    background: $surface; border: 1px solid $line; border-radius: 6px; padding: 0 10px;
+    min-height: 30px; color: $text; placeholder-text-color: $muted;
+    selection-background-color: $accent; selection-color: $on_accent;
+}
+QLineEdit:focus { border: 2px solid $accent; padding: 0 9px; min-height: 28px; }
 QSpinBox {
     background: $surface; border: 1px solid $line; border-radius: 6px; min-height: 30px;
     font-family: "JetBrains Mono";

@@ -19,9 +19,11 @@ import shiboken6
 from PySide6.QtCore import QCoreApplication, QEvent, QThread, QTimer
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
+from services import services_in
 
 from app.backend.files import AppFolders
 from app.desktop import Desktop, build, make_application
+from app.models.model_store import ModelStore
 from engine.fake import FakeLoader, FakeScript
 from engine.hardware import GpuSample
 from engine.protocol import EngineLoader
@@ -71,9 +73,12 @@ def open_window(qapp: QApplication, qtbot: QtBot, folders: AppFolders) -> Iterat
         loader: EngineLoader | None = None,
         loaded: bool = True,
         where: AppFolders | None = None,
+        models: ModelStore | None = None,
     ) -> Desktop:
         loader = loader or FakeLoader(script or FakeScript(seconds_per_step=0.002))
-        desktop = build(qapp, where or folders, loader, NoGpu())
+        where = where or folders
+        models = models or ModelStore(services_in(where.data))
+        desktop = build(qapp, where, loader, NoGpu(), models=models)
         opened.append(desktop)
         desktop.theme.choose("light")
         desktop.window.show()

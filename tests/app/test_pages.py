@@ -15,7 +15,7 @@ from engine.fake import FakeLoader, FakeScript
 
 
 def test_the_models_page_says_what_is_in_use(open_window) -> None:
-    page = open_window().window.models_page
+    page = open_window().window.models_page.in_use
     assert page.name.text() == "scripted demo"
     assert "context 2,048 tokens" in page.facts.text()
     assert "plays back text" in page.notes.text()
@@ -26,7 +26,7 @@ def test_a_failed_load_is_explained_on_the_models_page_too(open_window, qtbot: Q
     desktop = open_window(loader=FakeLoader(error=error), loaded=False)
     desktop.engine.load("/some/folder")
     qtbot.waitUntil(lambda: desktop.engine.state is Lifecycle.FAILED)
-    page = desktop.window.models_page
+    page = desktop.window.models_page.in_use
     assert page.name.text() == "Failed"
     assert page.path.text() == "/some/folder"
     assert page.facts.text() == "No config.json here."
@@ -36,12 +36,12 @@ def test_a_failed_load_is_explained_on_the_models_page_too(open_window, qtbot: Q
 def test_unload_is_offered_only_with_a_model(open_window, qtbot: QtBot) -> None:
     desktop = open_window()
     desktop.window.rail.choose("models")
-    button = desktop.window.models_page.unload_button
+    button = desktop.window.models_page.in_use.unload_button
     assert button.isVisible()
     qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
     qtbot.waitUntil(lambda: desktop.engine.state is Lifecycle.NO_MODEL)
     assert not button.isVisible()
-    assert desktop.window.models_page.demo_button.isVisible()
+    assert desktop.window.models_page.in_use.demo_button.isVisible()
 
 
 def test_a_choice_of_appearance_applies_at_once_and_is_kept(

@@ -77,6 +77,11 @@ class Fit:
     ms_reason: str
     sentences: tuple[str, ...]
 
+    @property
+    def disk_sentence(self) -> str:
+        """The one that says what the download needs and what is free."""
+        return self.sentences[2 if self.kv is None else 3]
+
 
 def machine_now(report: HardwareReport, models: Path, bandwidth: Bandwidth) -> Machine:
     """From `engine.hardware.describe_hardware()`, which imports torch, and the disk of `models`."""

@@ -1,4 +1,4 @@
-"""The engine's command line: `inspect`, `generate` and `quantize`.
+"""The engine's command line: `inspect`, `generate`, `quantize` and `bench`.
 
 Knows arguments, exit codes and how errors are worded on a terminal. Imports torch only once a
 command needs it, and Qt never.
@@ -68,9 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m engine",
-        description="Inspect checkpoints, generate text, make NVFP4 copies.",
+        description="Inspect checkpoints, generate text, make NVFP4 copies, measure this machine.",
     )
-    parser.add_argument("command", choices=("inspect", "generate", "quantize"))
+    parser.add_argument("command", choices=("inspect", "generate", "quantize", "bench"))
     parser.add_argument("rest", nargs=argparse.REMAINDER, help="see COMMAND --help")
     if not arguments or arguments[0] in ("-h", "--help"):
         parser.print_help()
@@ -82,6 +82,11 @@ def _run(arguments: list[str]) -> int:
         return run(arguments[1:])
     if command == "quantize":
         return quantize(arguments[1:])
+    if command == "bench":
+        from engine.cli_bench import run as bench
+
+        bench(arguments[1:])
+        return 0
     return generate(arguments[1:])
 
 

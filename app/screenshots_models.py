@@ -39,7 +39,7 @@ from engine.models.llada2_spec import LLaDA2Spec
 from engine.protocol import ProgressCallback
 
 HUB = "https://huggingface.co"
-ROOT = Path("/home/you/Unblur models")
+ROOT = Path("/data/Unblur models")
 GATED = "google/diffusiongemma-26B-A4B-it"
 MACHINE = Machine(
     device="cuda:0",
@@ -129,14 +129,14 @@ def show_library(store: ModelStore) -> None:
     mini = _local("inclusionAI/LLaDA2.1-mini", 32_600_000_000, "bfloat16", 32768)
     small = _local("JetLM/SDAR-4B-Chat", 8_840_000_000, "bfloat16", 32768, "sdar")
     other = _local("someone/Qwen3-4B", 8_060_000_000, "bfloat16", 40960, "qwen3")
-    cache = Path("/home/you/.cache/huggingface/hub")
+    cache = Path("/data/huggingface/hub")
     double = replace(
         _local("JetLM/SDAR-4B-Chat", 8_840_000_000, "bfloat16", 32768, "sdar", "5"),
         path=cache / "models--JetLM--SDAR-4B-Chat" / "snapshots" / ("5" * 40),
         root=cache,
         kind=Kind.CACHE,
     )
-    away = Path("/media/you/Archive/models")
+    away = Path("/media/Archive/models")
     gone = f"{away} is not there. Its disk may not be connected."
     folders = (
         FolderView(Folder(ROOT, Kind.MODELS, 3), Presence.PRESENT, "", (mini, small, other)),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from PySide6.QtCore import QObject, QTimer, Signal, Slot
 
+from app.backend.hub.support import Supported
 from app.backend.judge import describe
 from app.backend.library.scan import LocalModel
 from app.backend.transfer.faults import Interrupted
@@ -28,7 +29,7 @@ from engine.types import LoadProgress
 
 PROGRESS_MS = 100
 SUFFIX = "-NVFP4"
-WIDE = ("bfloat16", "float16", "float32")  # what the quantiser takes, as a library names it
+WIDE = ("bfloat16", "float16", "float32", "")  # as a library names them; "" = its config is silent
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,9 @@ class CopyModel(QObject):
 
 
 def can_copy(model: LocalModel) -> bool:
-    """Whether its weights are stored wide, as far as its config tells."""
-    return model.quantisation in WIDE and not model.problem
+    """Whether the quantiser would take it, as far as its config tells."""
+    runs = model.support.state in (Supported.YES, Supported.UNKNOWN)
+    return runs and model.quantisation in WIDE and not model.problem
 
 
 def target_of(model: LocalModel, models: Path) -> Path:

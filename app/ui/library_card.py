@@ -118,7 +118,7 @@ class LibraryCard(CardFrame):
             if state.in_use
             else self.tr("Can be undone until Unblur is closed")
         )
-        self.copy.setVisible(can_copy(model) and not refused)
+        self.copy.setVisible(can_copy(model))
         self.copy.setEnabled(not state.copy_reason)
         self.copy.setToolTip(
             state.copy_reason

@@ -14,7 +14,7 @@ from app.backend.hub.support import Supported
 from app.backend.library import trash
 from app.backend.library.folders import FolderList, Kind, LibraryError
 from app.backend.library.library import Library, disk_use
-from app.backend.library.scan import LocalModel, Presence
+from app.backend.library.scan import COPY_JOURNAL, LocalModel, Presence
 from app.backend.library.verify import FileState, repair_plan, verify
 from app.backend.transfer.download import Download
 from app.backend.transfer.faults import Interrupted
@@ -22,6 +22,7 @@ from app.backend.transfer.files import RemoteFile
 from app.backend.transfer.plan import DownloadPlan, write_manifest
 from app.backend.transfer.queue import DownloadQueue, State
 from app.backend.transfer.stop import Stop
+from engine.checkpoint.quantiser.state import JOURNAL
 
 
 def put_model(folder: Path, *, commit: str = "a" * 40, name: str = NAME) -> DownloadPlan:
@@ -95,6 +96,9 @@ def test_unfinished_and_hidden_things_are_no_models(library: Library, tmp_path: 
     put_model(tmp_path / "models" / ".unblur" / "downloads" / "abc")
     put_model(tmp_path / "models" / "someone" / ".hidden")
     (tmp_path / "models" / "someone" / "notes").mkdir()
+    put_model(tmp_path / "models" / "someone" / "copy.partial")
+    assert COPY_JOURNAL == JOURNAL
+    (tmp_path / "models" / "someone" / "copy.partial" / JOURNAL).touch()
     assert library.scan().models == ()
 
 

@@ -96,7 +96,17 @@ def test_the_picture_that_shows_most_of_denoising_is_kept() -> None:
     assert [screenshots.denoising_shown(s) for s in rising] == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("state", ["chat-empty", "chat-failed-load", "settings"])
+SOME = [
+    "chat-empty",
+    "chat-failed-load",
+    "models-library",
+    "models-does-not-fit",
+    "models-downloads",
+    "settings",
+]
+
+
+@pytest.mark.parametrize("state", SOME)
 def test_every_state_is_saved_under_its_name(
     state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

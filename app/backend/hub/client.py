@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 JSON_LIMIT = 64_000_000
 CARD_LIMIT = 2_000_000
+REACH_SECONDS = 10.0
 _EXPAND = ["sha", "tags", "gated", "private", "downloads", "lastModified", "config", "safetensors"]
 _FRONT = re.compile(r"\A---\s*\n.*?\n---\s*(?:\n|\Z)", re.DOTALL)
 _IMAGE = re.compile(r"!\[([^\]]*)\]\([^)]*\)|!\[([^\]]*)\]\[[^\]]*\]")
@@ -89,7 +90,11 @@ class Hub:
 
     def search(self, words: str, limit: int = 30) -> tuple[HubModel, ...]:
         """Models with safetensors files whose name has the words, most downloaded first."""
+        from huggingface_hub.utils import get_session
+
         with self._errors(words):
+            # the list is asked for again and again where nobody answers: half a minute of waiting
+            get_session().head(self.endpoint, timeout=REACH_SECONDS)
             found = self._api().list_models(
                 search=words,
                 filter="safetensors",

@@ -28,6 +28,7 @@ from app.backend.transfer.plan import MANIFEST, read_manifest
 from engine.checkpoint.folder import read_json
 from engine.errors import CheckpointError
 
+COPY_JOURNAL = "quantise-journal.jsonl"  # of an NVFP4 copy that is not finished
 _HEX = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -123,6 +124,8 @@ def _is_model(path: Path) -> bool:
         names = {item.name for item in path.iterdir()}
     except OSError:
         return False  # its parent is readable; this one is not ours to judge
+    if COPY_JOURNAL in names:
+        return False
     return bool({"config.json", MANIFEST} & names) or any(n.endswith(".safetensors") for n in names)
 
 

@@ -31,6 +31,7 @@ def run(argv: Sequence[str]) -> None:
         )
     from engine.bench.measure import BenchOptions, run_bench
     from engine.bench.report import table
+    from engine.engine import leave_a_core_free
     from engine.loading import choose_device
 
     shape = shape_of(options.shape)
@@ -45,6 +46,8 @@ def run(argv: Sequence[str]) -> None:
     if options.rounds is not None:
         wanted = replace(wanted, rounds=options.rounds)
     device = choose_device(options.device)
+    if device.type == "cpu":
+        leave_a_core_free()
     command = " ".join([COMMAND, *argv])
     report = run_bench(shape, device, wanted, command, _say)
     print(table(report))

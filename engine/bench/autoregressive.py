@@ -34,8 +34,8 @@ TOKENS = 48  # timed one by one in a round
 PREFILL = 256  # positions read at once
 Product = Callable[[Tensor, Tensor], Tensor]  # x [1, K], weight [N, K] -> [1, N]
 
-ALL_HEADS = "kernels of one vector, a program for a whole group of heads"
-ONE_HEAD = "kernels of one vector"
+ALL_HEADS = "one-vector kernels, grouped heads"
+ONE_HEAD = "one-vector kernels"
 PLAIN = "cuBLAS"
 VERSIONS = (PLAIN, ONE_HEAD, ALL_HEADS)
 

@@ -35,10 +35,11 @@ from engine.bench.autoregressive import (
 )
 from engine.bench.bytes_moved import Forms
 from engine.bench.gpu_kernels import STEPS, TILINGS, WIDTH, read_all, times_vector
+from engine.bench.measure import BenchOptions, run_bench
 from engine.bench.random_model import Built, build_random
 from engine.bench.reference import measure_reference, reference_step
 from engine.bench.replies import Clocks, Neighbours, Script, run_script
-from engine.bench.report import arm_row
+from engine.bench.report import arm_row, table
 from engine.bench.shapes import shape_of
 from engine.bench.top_k import TopJudge
 from engine.errors import RuntimeFailure
@@ -280,3 +281,21 @@ def test_matrices_that_do_not_lie_together_are_refused() -> None:
     assert lying_together(first.projections).shape == (4 * 16 + 2 * 2 * 16, 32)
     with pytest.raises(ValueError, match="lie together"):
         lying_together((first.q_proj, first.o_proj))
+
+
+def test_a_whole_run_reports_every_arm(on_stand_in: None) -> None:
+    said: list[str] = []
+    options = BenchOptions(context=24, tpf=(3.0,), rounds=1, reference_tokens=32)
+    report = run_bench(shape_of("tiny"), CPU, options, "bench", said.append)
+    assert [row.name for row in report.arms] == [EAGER, PER_STEP, REPLY, LIGHT, OTHER["uniform"]]
+    assert list(report.missing) == [WITH_TOP, "autoregressive"]
+    assert report.arms[2].step is not None
+    assert set(report.arms[2].block_ms) == {8, 3, 2}
+    assert f"{LIGHT} over {REPLY}, time" in report.compared
+    assert f"Reference over {REPLY}, a step" in report.compared
+    lines = table(report).splitlines()
+    named = [line[2:42].strip().removesuffix(" *") for line in lines if line.startswith("  ")]
+    assert [name for name in named if name in {row.name for row in report.arms}] == [
+        row.name for row in report.arms
+    ]
+    assert said[0] == "Measuring the machine"

@@ -96,7 +96,10 @@ class GraphRuntime:
             self.backend.mailbox[Mailbox.STOP] = 1
             reader.join()
         if any(row.reason is None for row in rows):
-            raise step_limit_reached()
+            if stop is None or not stop.is_set():
+                raise step_limit_reached()
+            for row in rows:  # the stop came between two blocks: there was no block to cut short
+                row.reason = row.reason or "stopped"
 
     def close(self) -> None:
         """Gives back the graphs and their memory."""

@@ -28,6 +28,7 @@ from small import (
 from engine.decoding.steering import EVERYWHERE, Steering
 from engine.errors import RuntimeFailure
 from engine.models.llada2 import LLaDA2
+from engine.runtime.conditional import Mailbox
 from engine.runtime.graph import GraphRuntime, PerStepGraphRuntime
 from engine.runtime.pieces import Variant, plan_prefill
 from engine.runtime.reply import Control
@@ -204,6 +205,32 @@ def test_stop_is_heard_while_nobody_takes_the_steps(model: LLaDA2) -> None:
     assert row.reason is None
     list(marks)
     assert row.reason == "stopped"
+
+
+def test_a_stop_that_comes_between_two_blocks_is_a_stop(
+    model: LLaDA2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, stop = graph_for(model), threading.Event()
+    backend = runtime.backend
+    assert isinstance(backend, HostBackend)
+    publish = backend._publish_block
+
+    def and_stop() -> None:
+        publish()
+        stop.set()
+        backend.mailbox[Mailbox.STOP] = 1
+
+    monkeypatch.setattr(backend, "_publish_block", and_stop)
+    row = request([5], 80, STEPS)
+    reply_marks = list(run_with(runtime, row, stop))
+    assert (row.reason, row.blocks) == ("stopped", 1)
+    assert row.ids
+    assert reply_marks[-1].block_done
+
+
+def run_with(runtime: GraphRuntime, row: Row, stop: threading.Event) -> list[StepMark]:
+    runtime.prefill([row], stop)
+    return list(runtime.run([row], stop))
 
 
 def test_leaving_a_reply_early_ends_it_on_the_device(model: LLaDA2) -> None:

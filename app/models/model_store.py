@@ -6,6 +6,7 @@ files and imports the hub's library, so it waits until `open` is called, once th
 
 from __future__ import annotations
 
+import importlib
 import logging
 import time
 from collections.abc import Callable
@@ -89,6 +90,10 @@ class ModelStore(QObject):
     def _opened_by(self, _stop: Stop) -> ModelServices:
         services = self._make(self.downloads.note_change)
         self._services = services  # also where nobody is told any more: its queue must be stopped
+        # Imports on several threads at once make every widget wait for the interpreter's lock, so
+        # what the parts will need (the keyring, the hub's library) is brought in here, in turn.
+        services.tokens.get()
+        importlib.import_module("huggingface_hub.hf_api")
         return services
 
     def _attach(self, services: ModelServices) -> None:

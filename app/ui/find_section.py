@@ -107,6 +107,7 @@ class FindSection(Section):
         find.changed.connect(self.refresh)
         find.look_changed.connect(self._refresh_one)
         find.machine_changed.connect(self._show_machine)
+        find.machine_changed.connect(self._sight.start)
         find.context_changed.connect(self._refresh_all)
         self._store.changed.connect(self.refresh)
         self._store.library.changed.connect(self._refresh_all)
@@ -136,7 +137,7 @@ class FindSection(Section):
         self._show_state()
         self._show_machine()
         self._index_library()
-        if self._was_shown:
+        if self._was_shown and self._store.state is Opening.OPEN:
             self.cards.show_keys([card.key for card in find.cards])
             self._sight.start()
 
@@ -149,7 +150,9 @@ class FindSection(Section):
         else:
             self.problem.hide()
         words = ""
-        if find.state is Finding.SEARCHING:
+        if self._store.state is Opening.OPENING:
+            words = self.tr("Opening…")
+        elif find.state is Finding.SEARCHING:
             words = self.tr("Searching for {0}…").format(find.words)
         elif find.state is Finding.FOUND and not find.cards:
             words = self.tr("The hub has no safetensors model whose name has {0}.").format(
@@ -254,10 +257,12 @@ class FindSection(Section):
     def look_at_what_is_seen(self) -> None:
         """Asks for a look at every card in sight, and calls off those that left it."""
         find = self._store.find
-        if not self.isVisible() or self._store.state is not Opening.OPEN:
+        if not self.isVisible() or not self.cards.complete or not self.cards.cards:
             return
-        if find.machine is None and not find.measuring and find.machine_problem is None:
-            find.look_at_machine()
+        if find.machine is None and find.machine_problem is None:
+            if not find.measuring:
+                find.look_at_machine()  # imports torch: the looks, which need it, wait
+            return
         sight = self.viewport().rect()
         gone: set[str] = set()
         for key, view in self.cards.cards.items():

@@ -50,6 +50,7 @@ class ModelStore(QObject):
         self.problem: Problem | None = None
         self._make = make
         self._services: ModelServices | None = None
+        self._all_ended = True
         self._lane = Background("model files", 1, self)
         self.library = LibraryModel(self)
         self.downloads = DownloadsModel(self)
@@ -74,18 +75,18 @@ class ModelStore(QObject):
         """Stops all work, keeps the downloads for the next start, and deletes for good what was
         deleted. True when every thread ended; waits `CLOSE_SECONDS` at most. Idempotent."""
         if self.state is Opening.ENDED:
-            return True
+            return self._all_ended
         self._move(Opening.ENDED)
         until = time.monotonic() + CLOSE_SECONDS
         parts = (self._lane, self.find, self.token, self.library, self.copying, self.downloads)
         closed = [part.close(until) for part in parts]  # each, also after one that hangs
-        ended = all(closed)
+        self._all_ended = all(closed)
         services = self._services
         if services is not None:
             services.queue.stop(max(0.0, until - time.monotonic()))
-            if ended:  # else something may still be moving a model
+            if self._all_ended:  # else something may still be moving a model
                 _empty_trash(services)
-        return ended
+        return self._all_ended
 
     def _opened_by(self, _stop: Stop) -> ModelServices:
         services = self._make(self.downloads.note_change)

@@ -20,6 +20,7 @@ from app.ui.model_parts import (
     Badge,
     CardFrame,
     ProblemCard,
+    ask_for_order,
     button,
     headed,
     open_page,
@@ -213,5 +214,6 @@ class CardDetails(QWidget):
             if self.text is None:
                 self.text = MessageText(self._theme, self.tr("Model card"), self)
                 self._layout.insertWidget(self._layout.indexOf(self.note), self.text)
+                ask_for_order(self)
             self._shown = text
             self.text.show_markdown(text)

@@ -6,7 +6,8 @@ models.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import pairwise
 from typing import Generic, TypeVar
 
 from PySide6.QtCore import QSize, Qt, QTimer, QUrl, Signal, Slot
@@ -171,18 +172,32 @@ class Section(QScrollArea):
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.setAccessibleName(name)
         self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        page, self.column = centred_page()
-        layout = page.layout()
-        if isinstance(layout, QLayout):
+        self._page, self.column = centred_page()
+        layout = self._page.layout()
+        if layout is not None:
             layout.setContentsMargins(Space.XL, Space.S, Space.XL, Space.XL)
         self.column.setSpacing(Space.M)
-        self.setWidget(page)
+        self.setWidget(self._page)
         bar = self.verticalScrollBar()
         bar.valueChanged.connect(self.scrolled)
         bar.rangeChanged.connect(self._note_range)
         # always there, so that the column does not jump; unseen while there is nothing to scroll
         self.setVerticalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOn)
         self._note_range(0, 0)
+        self._order = QTimer(self)
+        self._order.setSingleShot(True)
+        self._order.setInterval(0)
+        self._order.timeout.connect(self._order_focus)
+
+    def order_soon(self) -> None:
+        """Puts what was made later into the way of the Tab key, where it stands on the page."""
+        self._order.start()
+
+    @Slot()
+    def _order_focus(self) -> None:
+        chain = list(focus_chain(self._page.layout()))
+        for before, after in pairwise(chain):
+            QWidget.setTabOrder(before, after)
 
     @Slot(int, int)
     def _note_range(self, _low: int, high: int) -> None:
@@ -190,6 +205,28 @@ class Section(QScrollArea):
 
     def minimumSizeHint(self) -> QSize:
         return QSize(0, 0)
+
+
+def focus_chain(layout: QLayout | None) -> Iterator[QWidget]:
+    """Everything in a layout that the Tab key can reach, in the order it is laid out."""
+    for index in range(layout.count() if layout is not None else 0):
+        item = layout.itemAt(index) if layout is not None else None
+        widget = item.widget() if item is not None else None
+        if widget is None:
+            yield from focus_chain(item.layout() if item is not None else None)
+        elif widget.layout() is not None:
+            yield from focus_chain(widget.layout())
+        elif widget.focusPolicy() & Qt.FocusPolicy.TabFocus:
+            yield widget
+
+
+def ask_for_order(widget: QWidget) -> None:
+    """Tells the section that a widget is in that something new can be reached."""
+    above = widget.parentWidget()
+    while above is not None and not isinstance(above, Section):
+        above = above.parentWidget()
+    if above is not None:
+        above.order_soon()
 
 
 class CardList(QWidget, Generic[Key, View]):
@@ -231,7 +268,7 @@ class CardList(QWidget, Generic[Key, View]):
 
     @Slot()
     def _fill(self) -> None:
-        made = 0
+        made, moved = 0, False
         for index, key in enumerate(self._wanted):
             card = self.cards.get(key)
             if card is None:
@@ -243,4 +280,7 @@ class CardList(QWidget, Generic[Key, View]):
                 self._refresh(card, key)
             if self._layout.indexOf(card) != index:
                 self._layout.insertWidget(index, card)
+                moved = True
+        if moved:
+            ask_for_order(self)
         self.filled.emit()

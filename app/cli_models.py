@@ -24,16 +24,17 @@ from typing import Any
 from app.backend.hub.catalog import CatalogEntry, load_catalog
 from app.backend.hub.client import HubModel
 from app.backend.hub.examine import Examined, examine
-from app.backend.hub.fit import Fit, Verdict, fit, machine_now
+from app.backend.hub.fit import Fit, Verdict, fit
 from app.backend.hub.ref import parse_ref
 from app.backend.hub.support import Supported
+from app.backend.judge import look_at_machine, plan_of
 from app.backend.library.scan import FolderView, LocalModel, Presence
 from app.backend.library.verify import Report, repair_plan, verify
 from app.backend.model_services import ModelServices, open_services
 from app.backend.transfer.download import Download, kept_bytes
 from app.backend.transfer.faults import Interrupted, gigabytes
 from app.backend.transfer.fetch import Policy
-from app.backend.transfer.plan import DownloadPlan, refuse_if_here
+from app.backend.transfer.plan import refuse_if_here
 from app.backend.transfer.stop import Stop
 from engine.errors import UnblurError
 
@@ -144,8 +145,9 @@ def _get(options: argparse.Namespace, services: ModelServices) -> int:
     with _stopping() as stop:
         listing = hub.look_up(parse_ref(options.model, hub.endpoint))
         found = examine(hub, listing, stop)
-    plan = _plan_of(found, hub.endpoint)
-    sum_ = _fit(found, services, root, options.context, kept_bytes(root, plan))
+    plan = plan_of(found, hub.endpoint)
+    machine = look_at_machine(services).machine
+    sum_ = fit(found, machine, options.context, kept_bytes(root, plan))
     document = {
         "model": asdict(listing.model),
         "fit": asdict(sum_),
@@ -284,26 +286,11 @@ def _stopping(also: Callable[[], None] = lambda: None) -> Iterator[Stop]:
         signal.signal(signal.SIGINT, before)
 
 
-def _plan_of(found: Examined, endpoint: str) -> DownloadPlan:
-    model = found.listing.model
-    return DownloadPlan(model.repo_id, model.commit, endpoint, found.files, model.licence)
-
-
-def _fit(found: Examined, services: ModelServices, root: Path, context: int, kept: int) -> Fit:
-    from engine.hardware import describe_hardware
-
-    report = describe_hardware()
-    machine = machine_now(report, root, services.bandwidth(report.cpu_name))
-    if machine.device_name != report.cpu_name:
-        machine = machine_now(report, root, services.bandwidth(machine.device_name))
-    return fit(found, machine, context, kept)
-
-
 def _why_not(found: Examined, sum_: Fit) -> str:
     if found.support.state is not Supported.YES:
         return found.support.reason
     if Verdict.DOES_NOT_FIT in (sum_.verdict, sum_.disk_verdict):
-        return sum_.sentences[0] if sum_.verdict is Verdict.DOES_NOT_FIT else sum_.sentences[3]
+        return sum_.sentences[0] if sum_.verdict is Verdict.DOES_NOT_FIT else sum_.disk_sentence
     return ""
 
 

@@ -18,7 +18,7 @@ from app.models.model_states import Looking
 
 BETWEEN = " · "
 SUPPORT_WORDS = {
-    Supported.YES: ("Runs here", "ok"),
+    Supported.YES: ("Supported", "ok"),
     Supported.NOT_YET: ("Not built yet", "warn"),
     Supported.NO: ("Refused", "bad"),
     Supported.UNKNOWN: ("Not known", ""),

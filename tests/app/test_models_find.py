@@ -110,7 +110,7 @@ def test_a_pasted_link_is_judged_from_its_files_and_got(
     ask_for(desktop, qtbot, f"{hub.endpoint}/{TINY}/tree/main")
     view = find_card(desktop, qtbot, f"{TINY}@main")
     qtbot.waitUntil(lambda: view.main.text().startswith("Get, "), timeout=30_000)
-    assert (view.support.text(), view.fit.text()) == ("Runs here", "Fits")
+    assert (view.support.text(), view.fit.text()) == ("Supported", "Fits")
     assert view.fit_words.text().startswith("Fits: ")
     assert "Weights: " in view.fit_words.toolTip()
     assert "Cache: " in view.fit_words.toolTip()

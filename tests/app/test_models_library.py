@@ -64,7 +64,7 @@ def test_a_model_is_shown_with_its_facts_and_used_from_here(
     card = library_card(desktop, qtbot, NAME)
     facts = card.facts.text()
     assert all(word in facts for word in ("LLaDA2", "licence apache-2.0", "version "))
-    assert card.badge.text() == "Runs here"
+    assert card.badge.text() == "Supported"
     assert card.path.text() == str(path)
     press(qtbot, card.use)
     assert desktop.window.chat_page.isVisible()

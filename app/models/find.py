@@ -6,6 +6,7 @@ stays and `offline` says so. It refuses to know widgets and how anything is judg
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,7 +31,9 @@ from app.backend.transfer.stop import Stop
 from app.models.background import Background, Task, problem_of
 from app.models.lifecycle import checked_move
 from app.models.model_states import FINDING, LOOKING, Finding, Looking
+from engine.errors import UnblurError
 
+log = logging.getLogger("unblur.models")
 OFFLINE = ("hub.unreachable", "hub.offline")
 LOOKS_AT_ONCE = 2
 RESULTS = 30
@@ -92,7 +95,7 @@ class FindModel(QObject):
         super().__init__(parent)
         self.state = Finding.CURATED
         self.words = ""
-        self.problem: Problem | None = None  # of the last search
+        self.problem: Problem | None  # of the last search, or of the list
         self.offline: Problem | None = None  # the hub does not answer
         self.machine: MachineReport | None = None
         self.measuring = False
@@ -100,7 +103,8 @@ class FindModel(QObject):
         self.context = USUAL_CONTEXT
         self._judge, self._machine_look = judging, machine_look
         self._services: ModelServices | None = None
-        self._curated, self.problem = _curated()
+        self._curated, self._list_problem = _curated()
+        self.problem = self._list_problem
         self.cards = self._curated
         self._looks: dict[str, Look] = {}
         self._tasks: dict[str, Task] = {}
@@ -131,7 +135,7 @@ class FindModel(QObject):
             self._search = None
         self.words, self.problem = words, None
         if not words:
-            self.cards, self.problem = _curated()
+            self.cards, self.problem = self._curated, self._list_problem
             if self.state is not Finding.CURATED:
                 self._move(Finding.CURATED)
         elif "/" in words:
@@ -224,10 +228,27 @@ class FindModel(QObject):
             from app.backend.hub.bandwidth import keep, measure
 
             machine = self._machine_look(services).machine
-            keep(services.bandwidth_file, machine.device_name, measure(machine.device))
+            try:
+                speed = measure(machine.device)
+            except (RuntimeError, MemoryError) as error:  # torch's own for too little room
+                log.warning("the memory could not be measured: %s", type(error).__name__)
+                raise UnblurError(
+                    "machine.not_measured",
+                    f"The memory of {machine.device_name} could not be measured: there is too"
+                    " little free.",
+                    "Unload the model in use, then measure again.",
+                ) from error
+            keep(services.bandwidth_file, machine.device_name, speed)
             return self._machine_look(services)
 
         self._machine(work, self._judge_anew)
+
+    @Slot()
+    def look_again(self) -> None:
+        """Judges anew: free memory is another one once a model was loaded or unloaded."""
+        if not self.measuring:
+            self.machine = self.machine_problem = None
+            self._judge_anew()
 
     def close(self, until: float) -> bool:
         """See `Background.close`."""

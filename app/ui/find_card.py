@@ -35,6 +35,7 @@ from app.ui.model_words import (
     facts_tip,
     find_facts,
     fit_line,
+    help_with,
     offer,
     plural,
     size,
@@ -43,7 +44,6 @@ from app.ui.model_words import (
 from app.ui.theme import Space, Theme
 
 CARD_LETTERS = 40_000  # of a model's own text that are shown: a longer one would hold the window up
-NEEDS_TOKEN = ("hub.no_token", "hub.token_invalid")
 
 
 class FindCardView(CardFrame):
@@ -129,12 +129,14 @@ class FindCardView(CardFrame):
     def _show_problem(self, problem: Problem | None) -> None:
         if problem is None:
             self.problem.hide()
-        elif problem.code in NEEDS_TOKEN:
-            self.problem.show_problem(problem, "token", self.tr("Enter a token"))
-        elif problem.link and problem.code not in ("hub.unreachable", "hub.busy"):
-            self.problem.show_problem(problem, "page", self.tr("Open its page"))
-        else:
-            self.problem.show_problem(problem, "retry", self.tr("Try again"))
+            return
+        labels = {
+            "token": self.tr("Enter a token"),
+            "page": self.tr("Open its page"),
+            "retry": self.tr("Try again"),
+        }
+        action = help_with(problem)
+        self.problem.show_problem(problem, action, labels[action])
 
     @Slot(str)
     def _on_problem(self, action: str) -> None:

@@ -79,6 +79,10 @@ class FindSection(Section):
     def _make_machine(self) -> QHBoxLayout:
         self.machine = text_label("small")
         self.measure = button(self.tr("Measure"), self.tr("Measure the memory's speed"), "quiet")
+        self.again = button(self.tr("Look again"), self.tr("Judge the models anew"), kind="quiet")
+        self.again.setToolTip(
+            self.tr("Free memory is another one once a model was loaded or unloaded")
+        )
         self.context = button("", kind="quiet")
         menu = QMenu(self.context)
         for context in CONTEXTS:
@@ -88,7 +92,7 @@ class FindSection(Section):
         self.context.setToolTip(
             self.tr("Prompt and answer together: how long they may be decides about memory")
         )
-        return headed(self.machine, self.measure, self.context)
+        return headed(self.machine, self.measure, self.again, self.context)
 
     def _make_offline(self) -> CardFrame:
         card = CardFrame(self.tr("No network"))
@@ -112,6 +116,7 @@ class FindSection(Section):
         self._store.changed.connect(self.refresh)
         self._store.library.changed.connect(self._refresh_all)
         self._store.downloads.changed.connect(self._note_downloads)
+        self._store.downloads.failed.connect(self._refresh_all)
         self.scrolled.connect(self._sight.start)
         self.cards.filled.connect(self._sight.start)
         self.edit.returnPressed.connect(self._search)
@@ -119,6 +124,7 @@ class FindSection(Section):
         self.clear.clicked.connect(self._clear)
         self.token.clicked.connect(self.show_token)
         self.measure.clicked.connect(find.measure)
+        self.again.clicked.connect(find.look_again)
         self.retry.clicked.connect(self._retry)
         self.problem.pressed.connect(self._on_problem)
 
@@ -185,6 +191,7 @@ class FindSection(Section):
         self.machine.setVisible(True)  # keeps its place
         unmeasured = known is not None and known.bandwidth.bytes_per_second is None
         self.measure.setVisible(unmeasured and not find.measuring)
+        self.again.setEnabled(not find.measuring)
         self.measure.setToolTip(
             self.tr("Copies a gigabyte in memory, about a second: then a step's time can be told")
         )
@@ -294,6 +301,7 @@ class FindSection(Section):
         elif action == "get":
             judged = find.look_of(card.key).judged
             if judged is not None:
+                self.cards.cards[card.key].main.setEnabled(False)  # until the queue has it
                 self._store.downloads.add(judged.plan, judged.root)
 
     @Slot(object)

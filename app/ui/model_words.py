@@ -12,10 +12,11 @@ from app.backend.hub.support import Support, Supported
 from app.backend.judge import Judged
 from app.backend.library.folders import Kind
 from app.backend.library.scan import LocalModel
-from app.backend.transfer.queue import DownloadView, State
+from app.backend.transfer.queue import DownloadView, Problem, State
 from app.models.find import FindCard, Look
 from app.models.model_states import Looking
 
+AGAIN = ("hub.unreachable", "hub.busy", "hub.odd_answer", "hub.refused")  # may pass by itself
 BETWEEN = " · "
 SUPPORT_WORDS = {
     Supported.YES: ("Supported", "ok"),
@@ -145,7 +146,8 @@ def support_words(support: Support) -> tuple[str, str, str]:
 
 @dataclass(frozen=True)
 class Offer:
-    """What a card's one button does: "look", "search", "get", "downloads", "use" or "wait"."""
+    """What a card's one button does: "look", "retry", "search", "get", "downloads", "use"
+    or "wait" (nothing)."""
 
     label: str
     action: str
@@ -167,8 +169,10 @@ def offer(
         return Offer("Use", "use", "primary", str(here.path))
     if look.state is Looking.LOOKING:
         return Offer("Looking…", "wait", tip="Its files' headers are being read.")
-    if look.state is Looking.FAILED:  # the error's own button does what can be done
-        return Offer("", "wait")
+    if look.state is Looking.FAILED:
+        # the error's own button does what helps; after that the model is asked for again here
+        helped = look.problem is not None and help_with(look.problem) != "retry"
+        return Offer("Try again", "retry") if helped else Offer("", "wait")
     if look.judged is None:
         return Offer("Does it fit?", "look", tip="Reads some hundred kilobytes of its files.")
     fit = look.judged.fits[context]
@@ -176,6 +180,13 @@ def offer(
     if against:
         return Offer(f"Get it anyway, {size(fit.download)}", "get", tip=against)
     return Offer(f"Get, {size(fit.download)}", "get", "primary", fit.disk_sentence)
+
+
+def help_with(problem: Problem) -> str:
+    """What helps against a hub's refusal: "token", "page" or "retry"."""
+    if problem.code in ("hub.no_token", "hub.token_invalid"):
+        return "token"
+    return "page" if problem.link and problem.code not in AGAIN else "retry"
 
 
 def download_words(view: DownloadView) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hub_server import Blob
+from PySide6.QtCore import Qt
+from PySide6.QtWidgets import QAbstractButton
 from pytestqt.qtbot import QtBot
 from services import services_in
 from transfers import QUICK
@@ -51,6 +53,12 @@ def open_page(
     qtbot.waitUntil(lambda: store.state is Opening.OPEN)
     qtbot.waitUntil(lambda: store.library.state is Scanning.SHOWN)
     return desktop
+
+
+def press(qtbot: QtBot, button: QAbstractButton) -> None:
+    """A click, once the button can be clicked."""
+    qtbot.waitUntil(lambda: button.isVisible() and button.isEnabled())
+    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
 
 
 def settled(qtbot: QtBot, desktop: Desktop) -> None:

@@ -8,9 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from models_page import library_card, models, open_page, page_of, settled
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QPushButton
+from models_page import library_card, models, open_page, page_of, press, settled
 from pytestqt.qtbot import QtBot
 
 from app.backend.files import AppFolders
@@ -29,11 +27,6 @@ NAME = "someone/tiny"
 def data(folders: AppFolders, shared_fixtures: Path) -> Path:
     shutil.copytree(shared_fixtures / "llada2-tiny", folders.data / "models" / NAME)
     return folders.data
-
-
-def press(qtbot: QtBot, button: QPushButton) -> None:
-    qtbot.waitUntil(lambda: button.isVisible() and button.isEnabled())
-    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
 
 
 def ask(desktop: Desktop, qtbot: QtBot) -> CopyCard:

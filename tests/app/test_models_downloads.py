@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 from hub_server import HubServer, Repository, Trouble
-from models_page import models, open_page, page_of, settled
-from PySide6.QtCore import Qt
-from PySide6.QtWidgets import QPushButton
+from models_page import models, open_page, page_of, press, settled
 from pytestqt.qtbot import QtBot
 from transfers import NAME, model_files, plan_of
 
@@ -41,11 +39,6 @@ def card_of(desktop: Desktop, qtbot: QtBot) -> DownloadCard:
     cards = page_of(desktop).downloads_section.cards.cards
     qtbot.waitUntil(lambda: len(cards) == 1)
     return next(iter(cards.values()))
-
-
-def press(qtbot: QtBot, button: QPushButton) -> None:
-    qtbot.waitUntil(lambda: button.isVisible() and button.isEnabled())
-    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
 
 
 def test_a_download_is_watched_to_its_end_and_used(

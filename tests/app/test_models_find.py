@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from hub_server import Blob, HubServer, Repository, Trouble
-from models_page import find_card, library_card, open_page, page_of, settled, tiny_files
+from models_page import find_card, library_card, open_page, page_of, press, settled, tiny_files
 from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QLineEdit, QPushButton
+from PySide6.QtWidgets import QLineEdit
 from pytestqt.qtbot import QtBot
 from transfers import TOKEN, model_files
 
@@ -69,11 +69,6 @@ def desktop(open_window, qtbot: QtBot, folders: AppFolders, hub: HubServer) -> I
     made = open_page(open_window, qtbot, folders.data, hub.endpoint, "find")
     yield made
     settled(qtbot, made)
-
-
-def press(qtbot: QtBot, button: QPushButton) -> None:
-    qtbot.waitUntil(button.isEnabled)
-    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
 
 
 def ask_for(desktop: Desktop, qtbot: QtBot, text: str) -> None:
@@ -193,19 +188,34 @@ def test_a_gated_model_says_which_of_three_things_is_missing(
     button: str,
 ) -> None:
     if token is not None:
+        qtbot.waitUntil(lambda: desktop.models.token.state is Keeping.NONE)
         desktop.models.token.save(token)
         qtbot.waitUntil(lambda: desktop.models.token.state is Keeping.KEPT)
     view = judged_card(desktop, qtbot, GATED)
     assert view.problem.isVisible()
     assert view.problem.code.text() == code
     assert view.problem.button.text() == button
-    assert not view.main.isVisible()
+    assert view.main.text() == "Try again"
     assert opened == []
     press(qtbot, view.problem.button)
     if token is None:
         assert page_of(desktop).find_section.token_card.edit.hasFocus()
     else:
         assert opened == [f"{hub.endpoint}/{GATED}"]
+
+
+def test_once_the_licence_is_accepted_the_model_is_asked_for_again(
+    desktop: Desktop, qtbot: QtBot, hub: HubServer
+) -> None:
+    qtbot.waitUntil(lambda: desktop.models.token.state is Keeping.NONE)
+    desktop.models.token.save("hf_newcomersToken")
+    qtbot.waitUntil(lambda: desktop.models.token.state is Keeping.KEPT)
+    view = judged_card(desktop, qtbot, GATED)
+    assert view.problem.code.text() == "hub.licence_not_accepted"
+    hub.repositories[GATED].readers = {"hf_newcomersToken": "accepted"}
+    press(qtbot, view.main)
+    qtbot.waitUntil(lambda: view.main.text().startswith("Get, "), timeout=20_000)
+    assert not view.problem.isVisible()
 
 
 def test_a_token_is_kept_tried_and_never_shown_again(
@@ -324,6 +334,28 @@ def test_the_memory_is_measured_on_request_and_then_a_step_has_a_time(
     qtbot.waitUntil(lambda: "20 GB/s as measured" in section.machine.text())
     view = judged_card(desktop, qtbot, TINY)
     assert "a step." in view.fit_words.text()
+
+
+def test_too_little_memory_to_measure_is_said_in_words(
+    desktop: Desktop, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_device: str) -> float:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr("app.backend.hub.bandwidth.measure", full)
+    section = page_of(desktop).find_section
+    qtbot.waitUntil(section.measure.isVisible, timeout=30_000)
+    press(qtbot, section.measure)
+    qtbot.waitUntil(lambda: "Unload the model in use" in section.machine.text())
+
+
+def test_models_are_judged_anew_on_request(desktop: Desktop, qtbot: QtBot, hub: HubServer) -> None:
+    view = judged_card(desktop, qtbot, TINY)
+    asked = len(hub.requests)
+    press(qtbot, page_of(desktop).find_section.again)
+    find = desktop.models.find
+    qtbot.waitUntil(lambda: find.look_of(view.card.key).state is Looking.KNOWN, timeout=20_000)
+    qtbot.waitUntil(lambda: len(hub.requests) > asked)
 
 
 def test_control_f_leads_to_the_search_field(desktop: Desktop, qtbot: QtBot) -> None:

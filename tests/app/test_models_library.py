@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from hub_server import HubServer, Repository
-from models_page import library_card, models, open_page, page_of, settled, tiny_files
+from models_page import library_card, models, open_page, page_of, press, settled, tiny_files
 from PySide6.QtCore import QMimeData, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QDragEnterEvent, QDropEvent
 from PySide6.QtTest import QTest
@@ -36,11 +36,6 @@ def put(hub: HubServer, data: Path, name: str = NAME) -> Path:
     root = data / "models"
     root.mkdir(parents=True, exist_ok=True)
     return Download(plan, root, lambda: None, Policy()).run()
-
-
-def press(qtbot: QtBot, button: QPushButton) -> None:
-    qtbot.waitUntil(button.isEnabled)
-    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
 
 
 def test_an_empty_library_says_so_and_leads_to_find(
@@ -263,6 +258,8 @@ def test_every_button_of_a_card_is_reached_by_tab_and_says_of_which_model(
         put(hub, folders.data)
     desktop = open_page(open_window, qtbot, folders.data)
     card = library_card(desktop, qtbot, NAME)
+    section = page_of(desktop).library_section
+    qtbot.waitUntil(lambda: card.use.isVisible() and not section._order.isActive())
     card.use.setFocus()
     names = [card.use.accessibleName()]
     for _ in range(3):

@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from engine.kernels.cuda_linear import CudaLinear, LinearShape
 from engine.kernels.fragments import ExpertFragments, FragmentShape
 from engine.kernels.nvrtc import CudaModule, Define
 from engine.kernels.routing import RouteRule, Routing
 
 FUSED_TOKENS = 64  # up to here one block chooses for all tokens faster than a second launch starts
+MASKED_TOKENS = 1024  # up to here the sets of tokens of all experts fit in shared memory
 
 
 @dataclass(frozen=True)
@@ -176,10 +178,18 @@ def route_defines(rule: RouteRule, hidden: int) -> dict[str, Define]:
 
 
 class CudaRouter:
-    """Router logits, choice and sorting: one launch up to 64 tokens, two above."""
+    """Router logits, choice and sorting: one launch up to 64 tokens, two above. split: logits as a
+    product of their own over the whole GPU (`CudaLinear`) and then `CudaChoice`, up to
+    MASKED_TOKENS tokens. Not yet run on a GPU, hence not the default."""
 
-    def __init__(self, rule: RouteRule, hidden: int, tokens: int) -> None:
+    def __init__(self, rule: RouteRule, hidden: int, tokens: int, split: bool = False) -> None:
         self.rule, self.tokens = rule, tokens
+        self._choice: CudaChoice | None = None
+        self.fused = False
+        if split:
+            self._choice = CudaChoice(rule, hidden, tokens)
+            self._product = CudaLinear(LinearShape(0, hidden, logits=rule.experts), tokens)
+            return
         self._module = CudaModule("route.cu", route_defines(rule, hidden))
         lists = 16 + 8 * rule.experts + 2 * 1024 + 2 * tokens * rule.top_k + 4 * rule.experts
         self.fused = tokens <= FUSED_TOKENS
@@ -193,8 +203,11 @@ class CudaRouter:
         self, weight: Tensor, bias: Tensor, x: Tensor, routing: Routing, dependent: bool = False
     ) -> None:
         """weight bf16 [E, H], bias float32 [E], x bf16 [T, H] -> every list of `routing`."""
-        outputs = (routing.ids, routing.weights, routing.slots, routing.active)
-        outputs += (routing.pair_token, routing.pair_place, routing.finished, routing.ticket)
+        if self._choice is not None:
+            self._product(weight, x, x, weight, routing.logits, dependent)
+            self._choice(bias, routing, dependent)
+            return
+        outputs = _lists(routing)
         parts = (self.rule.experts // 16, 1)
         if self.fused:
             arguments = (weight, x, bias, self.tokens, routing.logits, *outputs)
@@ -203,3 +216,33 @@ class CudaRouter:
         self._logits.launch(parts, 1024, (weight, x, self.tokens, routing.logits), dependent)
         arguments = (routing.logits, bias, self.tokens, *outputs)
         self._route.launch((-(-self.tokens // 32), 1), 1024, arguments, dependent)
+
+
+class CudaChoice:
+    """Choice and sorting from `routing.logits`, in one launch. Raises ValueError above
+    MASKED_TOKENS tokens."""
+
+    def __init__(self, rule: RouteRule, hidden: int, tokens: int) -> None:
+        if tokens > MASKED_TOKENS:
+            raise ValueError(f"choosing from masks takes {MASKED_TOKENS} tokens, not {tokens}")
+        self.tokens = tokens
+        self._blocks = 1 if tokens <= FUSED_TOKENS else -(-tokens // 32)
+        module = CudaModule("route.cu", route_defines(rule, hidden))
+        self._kernel = module.kernel("choose_and_list", choice_shared_bytes(rule, tokens))
+
+    def __call__(self, bias: Tensor, routing: Routing, dependent: bool = False) -> None:
+        """bias float32 [E] -> every list of `routing` but its logits, which it reads."""
+        arguments = (routing.logits, bias, self.tokens, *_lists(routing))
+        self._kernel.launch((self._blocks, 1), 1024, arguments, dependent)
+
+
+def choice_shared_bytes(rule: RouteRule, tokens: int) -> int:
+    """Shared memory of `choose_and_list`."""
+    words = rule.experts * -(-tokens // 32) + 2 * rule.experts + 32 * -(-rule.experts // 32) + 32
+    return 16 + 4 * words + 2 * rule.top_k * tokens
+
+
+def _lists(routing: Routing) -> tuple[Tensor, ...]:
+    """What the kernels write, in their order."""
+    choice = (routing.ids, routing.weights, routing.slots, routing.active)
+    return (*choice, routing.pair_token, routing.pair_place, routing.finished, routing.ticket)

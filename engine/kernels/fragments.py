@@ -24,12 +24,13 @@ the global scale.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from engine.kernels.nvfp4 import BLOCK, PackedExperts, pack, unpack
+from engine.kernels.nvfp4 import BLOCK, PackedExperts, PackedWeight, pack, unpack
 
 ROWS = 16  # of a tile
 COLUMNS = 64  # of a block
@@ -172,6 +173,42 @@ def unpack_experts(
         codes, scales = unpack_matrix(data, rows, columns)
         out.append(PackedExperts(codes, scales, scale))
     return out[0], out[1], out[2]
+
+
+@dataclass(frozen=True, eq=False)
+class LinearFragments:
+    """One or more matrices below one another, [rows, columns] in all. data uint8 [rows / 16, tile
+    bytes]; tile_scales float32 [rows / 16]: the global scale of each tile's matrix."""
+
+    rows: int
+    columns: int
+    data: Tensor
+    tile_scales: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes + self.tile_scales.nbytes
+
+
+def pack_linear(weights: Sequence[PackedWeight]) -> LinearFragments:
+    """Joins matrices of the same inputs (query, key, value; gate, up) by rows. Raises ValueError
+    where they cannot be cut into tiles."""
+    if any(weight.shape[0] % ROWS for weight in weights):
+        raise ValueError(f"matrices can be joined by {ROWS} rows, not {[w.shape for w in weights]}")
+    codes = torch.cat([weight.codes for weight in weights])
+    scales = torch.cat([weight.scales.view(torch.uint8) for weight in weights])
+    data = pack_matrix(codes.unsqueeze(0), scales.view(torch.float8_e4m3fn).unsqueeze(0))[0]
+    tile_scales = [
+        weight.global_scale.float().expand(weight.shape[0] // ROWS) for weight in weights
+    ]
+    return LinearFragments(codes.shape[0], codes.shape[1] * 2, data, torch.cat(tile_scales))
+
+
+def unpack_linear(fragments: LinearFragments) -> tuple[Tensor, Tensor]:
+    """Inverse of `pack_linear` but for the cuts between matrices: codes uint8 [rows, columns / 2]
+    and scales [rows, columns / 16]; blocks of scale 0 come back with codes of 0."""
+    codes, scales = unpack_matrix(fragments.data.unsqueeze(0), fragments.rows, fragments.columns)
+    return codes[0], scales[0]
 
 
 def pack_matrix(codes: Tensor, scales: Tensor) -> Tensor:

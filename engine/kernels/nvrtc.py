@@ -35,13 +35,13 @@ def compile_cubin(source: str, defines: Mapping[str, Define], architecture: str)
 
 @lru_cache(maxsize=64)
 def _compile(source: str, defines: tuple[tuple[str, Define], ...], architecture: str) -> bytes:
-    header = "primitives.cuh"
+    headers = sorted(SOURCES.glob("*.cuh"))
     result, program = nvrtc.nvrtcCreateProgram(
         (SOURCES / source).read_bytes(),
         source.encode(),
-        1,
-        [(SOURCES / header).read_bytes()],
-        [header.encode()],
+        len(headers),
+        [header.read_bytes() for header in headers],
+        [header.name.encode() for header in headers],
     )
     _check_nvrtc(result, source)
     options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17", b"--fmad=true"]

@@ -213,9 +213,12 @@ ROUTE_RULES = {
 }
 
 
-@pytest.mark.parametrize(("name", "fused"), [("groups", 1), ("pool", 0), ("pool", 1)])
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [("groups", 1), ("pool", 0), ("pool", 1), ("groups", 2), ("pool", 2), ("groups", 3)],
+)
 def test_the_routing_kernel_run_on_the_cpu_gives_the_references_lists(
-    tmp_path: Path, name: str, fused: int
+    tmp_path: Path, name: str, version: int
 ) -> None:
     torch.manual_seed(2)
     rule, hidden, tokens = ROUTE_RULES[name], 128, 48
@@ -227,7 +230,7 @@ def test_the_routing_kernel_run_on_the_cpu_gives_the_references_lists(
     choice = (got.logits, got.ids, got.weights)
     lists = (got.slots, got.active, got.pair_token, got.pair_place, got.finished, got.ticket)
     inputs = (weight.view(torch.int16), x.view(torch.int16), bias)
-    call(library, "run_route", *inputs, tokens, *choice, *lists, fused)
+    call(library, "run_route", *inputs, tokens, *choice, *lists, version)
     logits = x.float() @ weight.float().T
     torch.testing.assert_close(got.logits, logits, rtol=1e-5, atol=1e-5)
     ids, weights = route_reference(got.logits, bias, rule)

@@ -9,14 +9,12 @@
 //
 // Set by the builder: HIDDEN, INTER; CHUNKS (groups of 8 tokens a warp carries at once); for the ring: GROUPS, STAGES;
 // GELU for that activation instead of silu.
-#include "primitives.cuh"
+#include "fragments.cuh"
 
-#define CEIL_DIV(a, b) (((a) + (b) - 1) / (b))
 constexpr int BLOCKS1 = CEIL_DIV(HIDDEN, 64), SLICES1 = CEIL_DIV(BLOCKS1, 8), C1 = CEIL_DIV(BLOCKS1, SLICES1);
 constexpr int BLOCKS2 = CEIL_DIV(INTER, 64), SLICES2 = CEIL_DIV(BLOCKS2, 8), C2 = CEIL_DIV(BLOCKS2, SLICES2);
 constexpr int TILES1 = INTER / 16, TILES2 = HIDDEN / 16;             // of 16 rows, per expert
 constexpr int TILE1 = SLICES1 * (C1 + 1), TILE2 = SLICES2 * (C2 + 1);  // in units of 32 lanes x 16 bytes
-constexpr float UNSCALE = 128.0f;  // codes carry 2^-126, scales 2^119 (fragments.py)
 
 // One entry of the work list.
 struct Slot {
@@ -28,40 +26,12 @@ __device__ __forceinline__ Slot slot_at(const int4* slots, int index) {
     return {s.x, s.y, s.z, s.w};
 }
 
-// Two words hold 16 weights; each output register is two of them as bf16 times 2^-126. Bits 6-8 and 15 of each half are
-// cut out of a rotated word: three registers from each word, two from the bits both words have left.
-__device__ __forceinline__ void unpack(u32 w0, u32 w1, u32* a) {
-    constexpr u32 mask = 0x81c081c0u, left0 = 0x80c180c1u;
-    const u32 rest = select_bits(left0, w0, w1);
-    a[0] = rotate_right(w0, 2) & mask;
-    a[1] = rotate_right(w0, 6) & mask;
-    a[2] = (w0 << 4) & mask;
-    a[3] = rotate_right(w1, 4) & mask;
-    a[4] = rotate_right(w1, 8) & mask;
-    a[5] = (w1 << 2) & mask;
-    a[6] = (rest << 6) & mask;
-    a[7] = rest & mask;
-}
-
-__device__ __forceinline__ u32 word_of(const uint4& v, int index) {
-    return index == 0 ? v.x : index == 1 ? v.y : index == 2 ? v.z : v.w;
-}
-
-// Scale byte (5 exponent, 3 mantissa bits) as bf16 times 2^119, in both halves.
-__device__ __forceinline__ u32 scale_pair(const uint4& scales, int byte) {
-    return spread_byte(word_of(scales, byte >> 2), byte & 3) * 16u + 0x70007000u;
-}
-
 // One block of 64 columns: acc += W[16 x 64] x[64 x 8] for each chunk of tokens; two accumulators shorten the chain.
 template <int N, int B>
 __device__ __forceinline__ void multiply_block(float (&acc)[N][2][4], const uint4& codes, const uint4& scales, int c,
                                                const u32 (&b)[N][B], int at) {
     u32 a[16];
-    unpack(codes.x, codes.y, a);
-    unpack(codes.z, codes.w, a + 8);
-    const u32 s0 = scale_pair(scales, 2 * c), s1 = scale_pair(scales, 2 * c + 1);  // rows g and g + 8
-#pragma unroll
-    for (int i = 0; i < 16; ++i) a[i] = mul_bf16x2(a[i], i & 1 ? s1 : s0);
+    expand_block(a, codes, scales, c);
 #pragma unroll
     for (int step = 0; step < 4; ++step)
 #pragma unroll

@@ -122,6 +122,32 @@ __device__ __forceinline__ void shared_wait_at_least(const int* p, int value) {
     } while (d < value);
 }
 
+// The blocks of a cluster (sm_90 and later) wait for one another, and see what the others have written to their shared
+// memory; without a cluster, the threads of the block.
+template <int BLOCKS> __device__ __forceinline__ void cluster_sync() {
+#if __CUDA_ARCH__ >= 900
+    if (BLOCKS > 1) {
+        asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+        return;
+    }
+#endif
+    __syncthreads();
+}
+
+// 16 bytes at the place that `p` names in this block's shared memory, from the cluster's block `rank`.
+__device__ __forceinline__ float4 cluster_load(const float* p, u32 rank) {
+#if __CUDA_ARCH__ >= 900
+    u32 remote;
+    float4 d;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared_address(p)), "r"(rank));
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(d.x), "=f"(d.y), "=f"(d.z), "=f"(d.w) : "r"(remote) : "memory");
+    return d;
+#else
+    return *reinterpret_cast<const float4*>(p);
+#endif
+}
+
 // Programmatic dependent launch: until the kernels before this one are complete and visible; nothing before sm_90.
 __device__ __forceinline__ void grid_wait() {
 #if __CUDA_ARCH__ >= 900

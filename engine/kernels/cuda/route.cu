@@ -10,6 +10,12 @@
 
 constexpr int THREADS = 1024, WARPS = 32, PER_LANE = (EXPERTS + 31) / 32;
 constexpr int PARTS = 1024 / EXPERTS < 1 ? 1 : (1024 / EXPERTS > 32 ? 32 : 1024 / EXPERTS);
+#if CAPACITY > 0
+constexpr int CHOICES = CAPACITY;  // experts a token may take
+#else
+constexpr int CHOICES = EXPERTS / N_GROUP * TOPK_GROUP;
+#endif
+static_assert(CHOICES >= TOP_K, "a token would have to take an expert twice");
 static_assert(EXPERTS <= 1024 && TOP_K <= 32 && TOP_K <= EXPERTS, "too many experts");
 
 // Unsigned integers in the order of the floats. 0 is below every number.
@@ -80,9 +86,10 @@ __device__ __forceinline__ void router_logits_part(const u16* weight, const u16*
     }
 }
 
-// One warp chooses for one token. allowed: bits of the experts it may take (pool), or null.
+// One warp chooses for one token. allowed: bits of the experts it may take (pool), or null. kept, if not null: lane k's
+// own k-th choice.
 __device__ __forceinline__ void choose(const float* logits, const float* bias, const u32* allowed, int* ids,
-                                       float* weights) {
+                                       float* weights, int* kept) {
     const int lane = threadIdx.x & 31;
     float score[PER_LANE];
     u32 key[PER_LANE];
@@ -146,12 +153,13 @@ __device__ __forceinline__ void choose(const float* logits, const float* bias, c
     if (lane < TOP_K) {
         ids[lane] = my_id;
         weights[lane] = (NORMALISE ? mine / (total + 1e-20f) : mine) * SCALE;
+        if (kept != nullptr) *kept = my_id;
     }
 }
 
-// Chooses for tokens base .. base + 31. shared: u32 [EXPERTS] + [32][PER_LANE] (pool only).
+// Chooses for tokens base .. base + 31, a warp each, as `choose`. shared: u32 [EXPERTS] + [32][PER_LANE] (pool only).
 __device__ __forceinline__ void choose_block(const float* logits, const float* bias, int base, int tokens, int* ids,
-                                             float* weights, u32* shared) {
+                                             float* weights, u32* shared, int* kept = nullptr) {
     const int warp = threadIdx.x >> 5, token = base + warp;
     const u32* allowed = nullptr;
 #if CAPACITY > 0
@@ -184,7 +192,8 @@ __device__ __forceinline__ void choose_block(const float* logits, const float* b
     allowed = pools + warp / BLOCK_LENGTH * PER_LANE;
 #endif
     if (token < tokens)
-        choose(logits + static_cast<u64>(token) * EXPERTS, bias, allowed, ids + token * TOP_K, weights + token * TOP_K);
+        choose(logits + static_cast<u64>(token) * EXPERTS, bias, allowed, ids + token * TOP_K, weights + token * TOP_K,
+               kept);
 }
 
 // Sorts the pairs by expert, stably, and lists the experts that have any. One block.
@@ -281,4 +290,83 @@ extern "C" __global__ void __launch_bounds__(1024, 1)
         choose_block(logits, bias, base, tokens, ids, weights, reinterpret_cast<u32*>(shared + 16));
     __syncthreads();
     sort_pairs(ids, tokens, slots, active, pair_token, pair_place, finished, shared + 16);
+}
+
+// ---- choice and sorting in one short launch ----
+//
+// A token takes an expert once at most, so an expert's pairs are a set of tokens: a bit each. Counting is then counting
+// bits, and a pair's place its expert's first plus the bits below its own: no thread walks over pairs.
+
+__device__ __forceinline__ void take_token(u32* masks, int token, int expert) {
+    atomicOr(masks + (token >> 5) * EXPERTS + expert, 1u << (token & 31));
+}
+
+// The lists of `sort_pairs` from masks u32 [tokens / 32 rounded up][EXPERTS] and expert_of u16 [pairs], both complete.
+// first u32 [EXPERTS], totals u32 [WARPS]: workspaces.
+__device__ __forceinline__ void list_pairs(const u32* masks, const u16* expert_of, int tokens, int4* slots, int* active,
+                                           int* pair_token, int* pair_place, int* finished, u32* first, u32* totals) {
+    const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5;
+    int total = 0;
+    if (tid < EXPERTS)
+        for (int word = 0; word < (tokens + 31) / 32; ++word) total += __popc(masks[word * EXPERTS + tid]);
+    u32 scan = static_cast<u32>(total) | (total > 0 ? 0x10000u : 0u);  // pairs below, active experts above
+    for (int step = 1; step < 32; step *= 2) {
+        const u32 before = warp_from(scan, (lane - step) & 31);
+        scan += lane >= step ? before : 0u;
+    }
+    if (lane == 31) totals[warp] = scan;
+    __syncthreads();
+#pragma unroll
+    for (int other = 0; other < (EXPERTS + 31) / 32; ++other) scan += other < warp ? totals[other] : 0u;
+    if (tid < EXPERTS) {
+        const int begin = static_cast<int>(scan & 0xffffu) - total;
+        first[tid] = begin;
+        if (total > 0) slots[(scan >> 16) - 1] = make_int4(tid, begin, total, 0);
+        finished[tid] = 0;
+        if (tid == EXPERTS - 1) *active = static_cast<int>(scan >> 16);
+    }
+    __syncthreads();
+    for (int pair = tid; pair < tokens * TOP_K; pair += THREADS) {
+        const int expert = expert_of[pair], token = pair / TOP_K;
+        int at = first[expert];
+        for (int word = 0; word < token >> 5; ++word) at += __popc(masks[word * EXPERTS + expert]);
+        at += __popc(masks[(token >> 5) * EXPERTS + expert] & ((1u << (token & 31)) - 1u));
+        pair_token[at] = token, pair_place[pair] = at;
+    }
+}
+
+// The same lists as `route`. Grid 1 for few tokens, else tokens / 32 rounded up: the last block to finish sorts. Shared:
+// 16 + 4 * (EXPERTS * (tokens / 32 rounded up) + 2 * EXPERTS + 32 * PER_LANE + 32) + 2 * TOP_K * tokens bytes.
+extern "C" __global__ void __launch_bounds__(1024, 1)
+    choose_and_list(const float* logits, const float* bias, int tokens, int* ids, float* weights, int4* slots, int* active,
+                    int* pair_token, int* pair_place, int* finished, int* ticket) {
+    DYNAMIC_SHARED(shared);
+    int* flag = reinterpret_cast<int*>(shared);
+    u32* masks = reinterpret_cast<u32*>(shared + 16);
+    u32* first = masks + EXPERTS * ((tokens + 31) / 32);
+    u32* pool = first + EXPERTS;
+    u32* totals = pool + EXPERTS + 32 * PER_LANE;
+    u16* expert_of = reinterpret_cast<u16*>(totals + WARPS);
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const bool alone = gridDim.x == 1;
+    for (int at = threadIdx.x; at < EXPERTS * ((tokens + 31) / 32); at += THREADS) masks[at] = 0u;
+    __syncthreads();
+    grid_wait();
+    grid_release_next();
+    for (int base = blockIdx.x * 32; base < tokens; base += gridDim.x * 32) {
+        const int token = base + warp;
+        int expert = 0;
+        choose_block(logits, bias, base, tokens, ids, weights, pool, &expert);
+        if (alone && token < tokens && lane < TOP_K)
+            take_token(masks, token, expert), expert_of[token * TOP_K + lane] = static_cast<u16>(expert);
+    }
+    if (!alone) {
+        if (!last_block(ticket, flag)) return;
+        for (int pair = threadIdx.x; pair < tokens * TOP_K; pair += THREADS) {
+            const int expert = load_fresh(ids + pair);
+            take_token(masks, pair / TOP_K, expert), expert_of[pair] = static_cast<u16>(expert);
+        }
+    }
+    __syncthreads();
+    list_pairs(masks, expert_of, tokens, slots, active, pair_token, pair_place, finished, first, totals);
 }

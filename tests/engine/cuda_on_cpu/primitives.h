@@ -19,6 +19,7 @@
 #define __global__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __restrict__
 #define __align__(n) alignas(n)
 #define __CUDA_ARCH__ 900
@@ -29,10 +30,14 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 struct uint4 { u32 x, y, z, w; };
 struct int4 { int x, y, z, w; };
+struct uint2 { u32 x, y; };
 struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
 inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+inline uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 struct Index3 { unsigned x, y, z; };
 
 namespace emu {
@@ -49,7 +54,9 @@ struct Block {
     std::vector<Warp> warps;
     Meeting all;
     Meeting groups[16];
-    int live;
+    Block* cluster = nullptr;  // the first block of this one's cluster, where the cluster meets
+    Meeting cluster_meeting;
+    std::vector<Block*> peers;
 };
 struct Fiber {
     ucontext_t context;
@@ -61,6 +68,7 @@ struct Fiber {
 inline Fiber* current;
 inline ucontext_t scheduler;
 inline Index3 grid, block_size;
+inline int cluster_size = 1;  // neighbours in x, of the launches to come
 inline long switches;
 
 // Bulk copies that are on their way: they land some time later, in any order.
@@ -113,6 +121,9 @@ inline void launch(int gx, int gy, int threads, int shared_bytes, int together, 
             block->shared.assign(shared_bytes + 128, 0xcd);
             block->warps.resize((threads + 31) / 32);
             block->all.expected = threads;
+            block->cluster = n % cluster_size ? blocks.back()->cluster : block.get();
+            block->cluster->peers.push_back(block.get());
+            block->cluster_meeting.expected = threads * cluster_size;
             for (int t = 0; t < threads; ++t) {
                 auto fiber = std::make_unique<Fiber>();
                 fiber->block = block.get(), fiber->thread = {unsigned(t), 0, 0};
@@ -145,18 +156,28 @@ inline u32 bits_of(float f) { u32 w; std::memcpy(&w, &f, 4); return w; }
 #define blockIdx (emu::current->block->index)
 #define gridDim (emu::grid)
 #define blockDim (emu::block_size)
-inline u8* emu_shared() {
-    auto at = reinterpret_cast<uintptr_t>(emu::current->block->shared.data());
-    return reinterpret_cast<u8*>((at + 127) / 128 * 128);
+inline u8* emu_shared_of(const emu::Block* block) {
+    return reinterpret_cast<u8*>((reinterpret_cast<uintptr_t>(block->shared.data()) + 127) / 128 * 128);
 }
+inline u8* emu_shared() { return emu_shared_of(emu::current->block); }
 #define DYNAMIC_SHARED(name) u8* name = emu_shared()
 
 inline void __syncthreads() { emu::meet(emu::current->block->all); }
+template <int BLOCKS> inline void cluster_sync() {
+    if (BLOCKS != emu::cluster_size) std::abort();
+    emu::meet(emu::current->block->cluster->cluster_meeting);
+}
+inline float4 cluster_load(const float* p, u32 rank) {
+    const emu::Block* mine = emu::current->block;
+    const u8* there = emu_shared_of(mine->cluster->peers[rank]) + (reinterpret_cast<const u8*>(p) - emu_shared_of(mine));
+    return *reinterpret_cast<const float4*>(there);
+}
 inline void __syncwarp() { emu::meet(emu::warp().meeting); }
 inline float __expf(float x) { return std::exp(x); }
 inline void __threadfence() {}
 inline void __threadfence_system() {}
 inline int atomicAdd(int* p, int by) { int old = *p; *p += by; return old; }
+inline u32 atomicOr(u32* p, u32 bits) { const u32 old = *p; *p |= bits; return old; }
 inline u32 __float_as_uint(float f) { return emu::bits_of(f); }
 inline float __uint_as_float(u32 w) { float f; std::memcpy(&f, &w, 4); return f; }
 inline int __popc(u32 w) { return __builtin_popcount(w); }

@@ -1,5 +1,5 @@
-"""The CUDA C++ product for few tokens: its plans, its packing, the kernel itself run on the CPU, its
-source compiled for every architecture."""
+"""The CUDA C++ product for few tokens: its plans, its packing, the kernel itself run on the CPU,
+its source compiled for every architecture."""
 
 from __future__ import annotations
 

@@ -87,6 +87,21 @@ __device__ __forceinline__ void copy16_async(void* shared, const void* global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
 }
 
+// Copies asked for since the last commit are one group.
+__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Until all groups but the latest are there.
+__device__ __forceinline__ void copies_wait_but_one() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+
+// Four 8x8 matrices of 16 bits, transposed: lane 8m + r names row r of matrix m (16 bytes in shared memory), and lane 4g + q
+// gets rows 2q and 2q + 1 at column g of each.
+__device__ __forceinline__ uint4 load_transposed(const void* row) {
+    uint4 d;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w) : "r"(shared_address(row)) : "memory");
+    return d;
+}
+
 __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // ---- blocks and grids ----

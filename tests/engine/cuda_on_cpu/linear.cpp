@@ -6,9 +6,8 @@ extern "C" void run_linear(const u8* weight, const float* scales, const u16* x, 
                            float* logits) {
     constexpr int staged = SLICES * C * CHUNKS * 1024, sums = SLICES * TOKENS * PITCH * 4;
     const int blocks = (GROUPS + LOGIT_GROUPS) * CLUSTER;
-    emu::cluster_size = CLUSTER;
     emu::launch(blocks, (tokens + TOKENS - 1) / TOKENS, THREADS, staged > sums ? staged : sums, 2 * CLUSTER, [&] {
         linear(reinterpret_cast<const uint4*>(weight), scales, x, tokens, out, reinterpret_cast<const uint4*>(second),
                logits);
-    });
+    }, CLUSTER);
 }

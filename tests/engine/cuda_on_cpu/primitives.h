@@ -46,6 +46,7 @@ struct Warp {
     Meeting meeting{32};
     u32 a[32][4], b[32][2], word[32];
     float* d[32];
+    const u16* rows[32];
     u32 result = 0;
 };
 struct Block {
@@ -58,7 +59,10 @@ struct Block {
     Meeting cluster_meeting;
     std::vector<Block*> peers;
 };
+struct Copy { void* to; const void* from; };
 struct Fiber {
+    std::vector<Copy> asked;                   // 16-byte copies that no wait has made land yet
+    std::vector<std::vector<Copy>> committed;
     ucontext_t context;
     std::vector<char> stack;
     Block* block;
@@ -68,7 +72,7 @@ struct Fiber {
 inline Fiber* current;
 inline ucontext_t scheduler;
 inline Index3 grid, block_size;
-inline int cluster_size = 1;  // neighbours in x, of the launches to come
+inline int cluster_size;
 inline long switches;
 
 // Bulk copies that are on their way: they land some time later, in any order.
@@ -109,8 +113,11 @@ inline void trampoline() {
 }
 
 // Runs the kernel over the whole grid. `together`: blocks alive at a time (all of them for kernels whose blocks wait for
-// one another).
-inline void launch(int gx, int gy, int threads, int shared_bytes, int together, const std::function<void()>& kernel) {
+// one another), whole clusters of `cluster` neighbours in x.
+inline void launch(int gx, int gy, int threads, int shared_bytes, int together, const std::function<void()>& kernel,
+                   int cluster = 1) {
+    if (gx % cluster || together % cluster) std::abort();
+    cluster_size = cluster;
     grid = {unsigned(gx), unsigned(gy), 1}, block_size = {unsigned(threads), 1, 1}, entry = &kernel, switches = 0;
     for (int first = 0; first < gx * gy; first += together) {
         std::vector<std::unique_ptr<Block>> blocks;
@@ -251,8 +258,31 @@ inline u32 warp_from(u32 x, int lane) {
 inline uint4 load_stream(const void* p) { return *static_cast<const uint4*>(p); }
 inline uint4 load16(const void* p) { return *static_cast<const uint4*>(p); }
 template <typename T> inline T load_fresh(const T* p) { return *p; }
-inline void copy16_async(void* shared, const void* global) { std::memcpy(shared, global, 16); }
-inline void copies_wait() {}
+// Copies land as late as they may: when their thread waits for them.
+inline void copy16_async(void* shared, const void* global) { emu::current->asked.push_back({shared, global}); }
+inline void copies_commit() {
+    emu::current->committed.push_back(std::move(emu::current->asked));
+    emu::current->asked.clear();
+}
+inline void emu_land(size_t left) {
+    auto& groups = emu::current->committed;
+    while (groups.size() > left) {
+        for (const emu::Copy& copy : groups.front()) std::memcpy(copy.to, copy.from, 16);
+        groups.erase(groups.begin());
+    }
+}
+inline void copies_wait() { copies_commit(), emu_land(0); }
+inline void copies_wait_but_one() { emu_land(1); }
+inline uint4 load_transposed(const void* row) {
+    emu::Warp& w = emu::warp();
+    w.rows[emu::lane()] = static_cast<const u16*>(row);
+    emu::meet(w.meeting);
+    const int g = emu::lane() / 4, q = emu::lane() % 4;
+    u32 d[4];
+    for (int m = 0; m < 4; ++m) d[m] = w.rows[8 * m + 2 * q][g] | u32(w.rows[8 * m + 2 * q + 1][g]) << 16;
+    emu::meet(w.meeting);
+    return {d[0], d[1], d[2], d[3]};
+}
 inline void group_sync(int id, int threads) {
     emu::Meeting& m = emu::current->block->groups[id];
     m.expected = threads;

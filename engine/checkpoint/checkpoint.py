@@ -19,7 +19,7 @@ from torch import Tensor
 from engine.checkpoint.device_checks import DeviceChecks
 from engine.checkpoint.family import family_from_config, family_from_tensors
 from engine.checkpoint.folder import JsonObject, ModelFolder, TensorFiles, read_folder
-from engine.checkpoint.inventory import Inventory, StoredMatrix, take_inventory
+from engine.checkpoint.inventory import Form, Inventory, StoredMatrix, take_inventory
 from engine.checkpoint.quantisation import check_quantisation
 from engine.checkpoint.refusals import refuse
 from engine.checkpoint.stacks import Part, gather
@@ -329,10 +329,10 @@ class Checkpoint:
             first = self.experts.module(layer, 0, part)
             self._finish_packed(self.inventory.matrices[first].form, stack)
 
-    def _finish_packed(self, form: str, out: PackedWeight | PackedExperts) -> None:
+    def _finish_packed(self, form: Form, out: PackedWeight | PackedExperts) -> None:
         """What is left to do once a packed matrix, or a stack of one form, has been read."""
         if self._checks is not None:
-            self._checks.packed(out, zero_allowed=form == "modelopt")
+            self._checks.packed(out, form)
         if form == "compressed-tensors":  # stored as a divisor
             out.global_scale.reciprocal_()
 

@@ -13,6 +13,7 @@ from small import CPU
 
 from engine.checkpoint import open_checkpoint, stacks
 from engine.checkpoint.device_checks import DeviceChecks
+from engine.checkpoint.inventory import Form
 from engine.checkpoint.stacks import Part, gather
 from engine.checkpoint.staging import StagedReader
 from engine.checkpoint.tensor_file import TensorEntry, TensorFile
@@ -140,8 +141,8 @@ def packed(experts: int = 3) -> PackedExperts:
 def test_good_values_pass_and_are_left_alone() -> None:
     checks, stack = DeviceChecks(CPU), packed()
     before = dequantize(stack, torch.float32)
-    checks.packed(stack, zero_allowed=True)
-    checks.packed(stack.expert(1), zero_allowed=True)
+    checks.packed(stack, "modelopt")
+    checks.packed(stack.expert(1), "modelopt")
     checks.dense(torch.randn(5, 5))
     assert checks.passed()
     assert torch.equal(dequantize(stack, torch.float32), before)
@@ -151,7 +152,7 @@ def test_good_values_pass_and_are_left_alone() -> None:
 def test_a_bad_block_scale_is_found(byte: int) -> None:
     checks, stack = DeviceChecks(CPU), packed()
     stack.scales.view(torch.uint8)[2, 3, 1] = byte
-    checks.packed(stack, zero_allowed=True)
+    checks.packed(stack, "modelopt")
     assert not checks.passed()
 
 
@@ -159,8 +160,27 @@ def test_a_bad_block_scale_is_found(byte: int) -> None:
 def test_a_bad_global_scale_is_found(value: float) -> None:
     checks, stack = DeviceChecks(CPU), packed()
     stack.global_scale[1] = value
-    checks.packed(stack, zero_allowed=True)
+    checks.packed(stack, "modelopt")
     assert not checks.passed()
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "fits"),
+    [
+        ("modelopt", 1.0, True),
+        ("modelopt", 1.01, False),
+        ("compressed-tensors", 1.0, True),
+        ("compressed-tensors", 0.99, False),
+    ],
+)
+def test_a_global_scale_on_the_wrong_side_of_one_is_found(
+    form: Form, value: float, fits: bool
+) -> None:
+    checks, stack = DeviceChecks(CPU), packed()
+    stack.global_scale.fill_(0.5 if form == "modelopt" else 2.0)
+    stack.global_scale[1] = value
+    checks.packed(stack, form)
+    assert checks.passed() == fits
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")])
@@ -178,9 +198,9 @@ def test_modelopts_spelling_of_zero_becomes_valid_numbers() -> None:
     stack.global_scale[1] = 0.0
     other = PackedExperts(stack.codes.clone(), stack.scales.clone(), stack.global_scale.clone())
     checks = DeviceChecks(CPU)
-    checks.packed(stack, zero_allowed=True)
+    checks.packed(stack, "modelopt")
     assert checks.passed()
     assert torch.isfinite(dequantize(stack, torch.float32)).all()
     assert not dequantize(stack, torch.float32)[1].any()
-    checks.packed(other, zero_allowed=False)
+    checks.packed(other, "compressed-tensors")
     assert not checks.passed()

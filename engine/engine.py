@@ -389,6 +389,12 @@ def load_engine(
                 f"The KV cache of {family.title} models is not kept in FP8.",
                 "Load the model without this option.",
             )
+        if arithmetic != "stored" and not kernels:
+            raise RequestError(
+                "request.arithmetic",
+                f"Products in {arithmetic.upper()} need kernels, and none were asked for.",
+                "Load the model without one of the two options.",
+            )
         tokenizer = ChatTokenizer.open(Path(path), family.template)
         placement = choose_placement(checkpoint, target, free_memory(target), dtype)
         if kv_fp8:

@@ -25,6 +25,7 @@ from engine.models.backbone import AnyBackbone
 from engine.models.experts import Experts, Router
 from engine.models.kernel_report import NO_KERNELS, Arithmetic, KernelReport
 from engine.models.layers import Linear
+from engine.models.reduced import check_reduced, use_reduced
 from engine.protocol import ProgressCallback
 from engine.types import LoadProgress
 
@@ -182,16 +183,13 @@ def load_model(
     arithmetic: Arithmetic = "stored",
 ) -> tuple[AnyBackbone, KernelReport]:
     """`build_model`, and on a GPU every layer gets its kernels as soon as it is in place.
-    arithmetic: see `engine.models.reduced`."""
+    arithmetic: see `engine.models.reduced`; refused before anything is read (`load.arithmetic`)."""
+    check_reduced(arithmetic, placement.device, placement.dtype)
     model = empty_model(checkpoint)
     kernels = NO_KERNELS
     placer, why = _kernel_placer(model, placement)
     _place(model, checkpoint, placement, report, stop, placer)
-    reduced = ""
-    if arithmetic != "stored":
-        from engine.models.reduced import use_reduced
-
-        reduced = use_reduced(model, arithmetic, placement.device)
+    reduced = use_reduced(model, arithmetic)
     if placer is not None:
         kernels = placer.finish()
     elif why:

@@ -19,7 +19,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-FP8_CORES = (8, 9)  # first capability with FP8 tensor cores
 E4M3_MAX = 448.0
 SMALLEST = 1e-12  # of a scale: a row of zeros stays one
 

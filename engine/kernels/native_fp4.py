@@ -107,5 +107,6 @@ def self_check(device: torch.device) -> str:
             if not error <= TOLERANCE:
                 return f"the self-check found an error of {error:.3f} on this GPU"
     except (RuntimeError, AttributeError, ValueError) as error:
-        return f"the self-check failed on this GPU: {str(error).splitlines()[0][:200]}"
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        return f"the self-check failed on this GPU: {first[:200]}"
     return ""

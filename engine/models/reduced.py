@@ -6,57 +6,76 @@ what is said about it. The arithmetic is `engine.kernels.fp8` and `engine.kernel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from engine.errors import RuntimeFailure
-from engine.kernels import fp8, native_fp4
+from engine.kernels import native_fp4
 from engine.kernels.nvfp4 import PackedWeight
 from engine.models.kernel_report import Arithmetic
 from engine.models.layers import Linear
 
 APART = ("lm_head", "router.proj")  # ends of names
+FP8_CORES = (8, 9)  # first capability with FP8 tensor cores
+_SENTENCES = {
+    "fp8": "linear layers multiply in FP8, with a scale for each row and token: an option that "
+    "rounds weights and activations, and was no faster than bfloat16 where it was measured "
+    "(bench/LADDER.md).",
+    "fp4": "NVFP4 layers multiply on FP4 tensor cores, activations rounded to FP4 too: an option "
+    "that passed its check on this GPU, and was tried on no other.",
+}
 
 
-def use_reduced(model: nn.Module, kind: Arithmetic, device: torch.device) -> str:
-    """Changes the layers in place; a sentence about what was done. Raises RuntimeFailure
-    `load.arithmetic` where this device cannot do what was asked for."""
+def check_reduced(kind: Arithmetic, device: torch.device, dtype: torch.dtype) -> None:
+    """To be asked before a model is read. Raises RuntimeFailure `load.arithmetic` where this device
+    cannot do what was asked for, or not in the model's dtype."""
+    if kind == "stored":
+        return
+    name = kind.upper()
+    if device.type != "cuda":
+        raise _refusal(name, f"{device} is no NVIDIA GPU")
+    if kind == "fp8" and importlib.util.find_spec("triton") is None:
+        raise _refusal(name, "Triton is not installed")
+    if dtype != torch.bfloat16:
+        raise _refusal(name, f"their sums are bfloat16, and the model is to compute in {dtype}")
+    if kind == "fp4":
+        why = native_fp4.self_check(device)
+    else:
+        fits = torch.cuda.get_device_capability(device) >= FP8_CORES
+        why = "" if fits else f"{device} has no FP8 tensor cores"
+    if why:
+        raise _refusal(name, why)
+
+
+def use_reduced(model: nn.Module, kind: Arithmetic) -> str:
+    """Changes the layers of a model in place, after `check_reduced`; a sentence about what was
+    done. Raises RuntimeFailure `load.arithmetic` where no layer can take part."""
     if kind == "stored":
         return ""
-    return _use_fp8(model, device) if kind == "fp8" else _use_fp4(model, device)
+    count = sum([_take(layer, kind) for layer in reduced_layers(model)])
+    if not count:
+        stored = "bfloat16" if kind == "fp8" else "NVFP4"
+        raise _refusal(kind.upper(), f"no linear layer beside the experts is stored in {stored}")
+    return f"{count} {_SENTENCES[kind]}"
 
 
-def _use_fp8(model: nn.Module, device: torch.device) -> str:
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < fp8.FP8_CORES:
-        raise _refusal("FP8", f"{device} has no FP8 tensor cores")
-    count = 0
-    for layer in reduced_layers(model):
-        if layer.packed is None and layer.compute is None and _fits(layer.weight, 16):
-            layer.compute = _fp8_product(fp8.round_rows_reference(layer.weight.detach()))
-            layer.weight = nn.Parameter(torch.empty(0, device=device), requires_grad=False)
-            count += 1
-    return (
-        f"{count} linear layers multiply in FP8, with a scale for each row and token: "
-        "an option that rounds weights and activations (bench/fp8.py measures by how much)."
-    )
-
-
-def _use_fp4(model: nn.Module, device: torch.device) -> str:
-    why = native_fp4.self_check(device) if device.type == "cuda" else f"{device} is no NVIDIA GPU"
-    if why:
-        raise _refusal("FP4", why)
-    count = 0
-    for layer in reduced_layers(model):
-        if layer.packed is not None and layer.packed.shape[0] % 16 == 0:
-            layer.compute = _fp4_product(layer.packed)
-            layer.packed = None
-            count += 1
-    return (
-        f"{count} NVFP4 layers multiply on FP4 tensor cores, activations rounded to FP4 too: "
-        "an option that passed its check on this GPU, and was tried on no other."
-    )
+def _take(layer: Linear, kind: Arithmetic) -> bool:
+    """Whether the layer now multiplies with fewer digits."""
+    if layer.compute is not None:
+        return False
+    if kind == "fp8" and layer.packed is None and _fits(layer.weight.shape, 16, 16):
+        device = layer.weight.device
+        layer.compute = _fp8_product(layer.weight.detach())
+        layer.weight = nn.Parameter(torch.empty(0, device=device), requires_grad=False)
+        return True
+    if kind == "fp4" and layer.packed is not None and _fits(layer.packed.shape, 16, 32):
+        layer.compute = _fp4_product(layer.packed)
+        layer.packed = None
+        return True
+    return False
 
 
 def _refusal(name: str, why: str) -> RuntimeFailure:
@@ -73,11 +92,15 @@ def reduced_layers(model: nn.Module) -> Iterator[Linear]:
             yield module
 
 
-def _fits(weight: Tensor, multiple: int) -> bool:
-    return weight.dim() == 2 and not any(size % multiple for size in weight.shape)
+def _fits(shape: Sequence[int], rows: int, columns: int) -> bool:
+    return shape[0] % rows == 0 and shape[1] % columns == 0
 
 
-def _fp8_product(weight: fp8.Fp8Matrix) -> Callable[[Tensor], Tensor]:
+def _fp8_product(stored: Tensor) -> Callable[[Tensor], Tensor]:
+    from engine.kernels import fp8  # needs Triton
+
+    weight = fp8.round_rows_reference(stored)
+
     def compute(x: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1]).contiguous()
         return fp8.product(fp8.round_rows(rows), weight).view(*x.shape[:-1], -1)

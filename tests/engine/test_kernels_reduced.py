@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+from typing import cast
+
 import pytest
 import torch
+from small import CPU
 
-from engine.errors import RuntimeFailure
+from engine.checkpoint import open_checkpoint
+from engine.engine import load_engine
+from engine.errors import RequestError, RuntimeFailure
 from engine.kernels import fp8, native_fp4
 from engine.kernels.nvfp4 import dequantize, quantize
+from engine.loading import Placement, load_model
 from engine.models.kernel_report import Arithmetic
 from engine.models.layers import Linear
-from engine.models.reduced import use_reduced
+from engine.models.reduced import check_reduced, use_reduced
 
 
 @pytest.mark.parametrize("size", [64, 80])
@@ -54,9 +62,51 @@ def test_activations_are_rounded_as_weights_are() -> None:
 
 
 @pytest.mark.parametrize("kind", ["fp8", "fp4"])
-def test_what_a_device_cannot_do_is_refused_and_nothing_changes(kind: Arithmetic) -> None:
-    layer = Linear(32, 32)
+def test_what_a_device_cannot_do_is_refused_before_a_weight_is_read(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, kind: Arithmetic
+) -> None:
+    checkpoint = open_checkpoint(tiny_folder)
+    read = list[str]()
+    monkeypatch.setattr(checkpoint, "linear_into", lambda name, out: read.append(name))
     with pytest.raises(RuntimeFailure) as caught:
-        use_reduced(torch.nn.ModuleList([layer]), kind, torch.device("cpu"))
+        load_model(checkpoint, Placement(CPU, torch.float32, True, "test"), arithmetic=kind)
+    checkpoint.release()
+    assert (caught.value.code, read) == ("load.arithmetic", [])
+
+
+@pytest.mark.parametrize("kind", ["fp8", "fp4"])
+def test_another_dtype_than_the_products_is_refused(kind: Arithmetic) -> None:
+    with pytest.raises(RuntimeFailure, match="float32"):
+        check_reduced(kind, torch.device("cuda"), torch.float32)
+
+
+def test_fp8_without_triton_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RuntimeFailure, match="Triton is not installed"):
+        check_reduced("fp8", torch.device("cuda"), torch.bfloat16)
+
+
+@pytest.mark.parametrize(("kind", "stored"), [("fp8", "bfloat16"), ("fp4", "NVFP4")])
+def test_a_model_with_no_layer_for_it_is_refused(kind: Arithmetic, stored: str) -> None:
+    layer = Linear(32, 24 if kind == "fp8" else 32)
+    with pytest.raises(RuntimeFailure, match=stored) as caught:
+        use_reduced(torch.nn.ModuleDict({"proj": layer, "lm_head": Linear(32, 32)}), kind)
     assert caught.value.code == "load.arithmetic"
     assert layer.compute is None
+
+
+def test_only_layers_whose_sizes_the_products_take_are_changed() -> None:
+    sizes = {"good": (64, 32), "short_rows": (48, 32), "odd_count": (64, 24)}
+    layers = torch.nn.ModuleDict({name: Linear(*size) for name, size in sizes.items()})
+    for layer in layers.values():
+        assert isinstance(layer, Linear)
+        layer.pack(quantize(layer.weight.detach()))
+    assert use_reduced(layers, "fp4").startswith("1 ")
+    changed = [name for name, layer in layers.items() if cast(Linear, layer).compute is not None]
+    assert changed == ["good"]
+
+
+def test_fewer_digits_without_kernels_are_refused(tiny_folder: Path) -> None:
+    with pytest.raises(RequestError) as caught:
+        load_engine(tiny_folder, device="cpu", kernels=False, arithmetic="fp8")
+    assert caught.value.code == "request.arithmetic"

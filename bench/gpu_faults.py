@@ -18,8 +18,9 @@ from typing import Any
 import pynvml
 import torch
 
-from engine.engine import TorchEngine, load_engine, release_memory
+from engine.engine import TorchEngine, load_engine
 from engine.errors import RuntimeFailure
+from engine.memory import release_memory
 from engine.types import DecodeSettings, Finished, GenerateRequest, Message
 
 DEMO = Path(__file__).resolve().parents[1] / "assets" / "demo"

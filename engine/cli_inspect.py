@@ -144,10 +144,10 @@ def forecast_memory(checkpoint: Checkpoint) -> MemoryForecast:
     import torch
 
     from engine.capacity import bytes_per_position
-    from engine.engine import free_memory
     from engine.floor import step_floor
     from engine.hardware import describe_hardware
     from engine.loading import choose_placement
+    from engine.memory import free_memory
 
     hardware = describe_hardware()
     device = torch.device(hardware.device)

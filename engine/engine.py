@@ -7,11 +7,8 @@ request may ask for. The maths is in `models`, what is accepted in `decoding`, t
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import math
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import psutil
 import torch
 
 from engine.capacity import answer_room, context_in_words, context_of, room_for
@@ -35,7 +31,9 @@ from engine.loading import (
     choose_device,
     choose_placement,
     load_model,
+    use_device,
 )
+from engine.memory import free_memory, release_memory
 from engine.models.backbone import AnyBackbone
 from engine.models.kernel_report import Arithmetic
 from engine.models.registry import family_of
@@ -47,6 +45,7 @@ from engine.runtime.choice import (
     make_runtime,
 )
 from engine.runtime.rows import Row
+from engine.runtime.whole import WholeSequenceProgram
 from engine.tokenizer import ChatTokenizer
 from engine.types import (
     BlockFinished,
@@ -97,8 +96,13 @@ class TorchEngine:
         if not checkpoint.spec.whole_sequence:  # whose canvas is known with the request
             self._runtime = self._prepared(model, self._context)
         self._batch_runtime: tuple[int, int, Runtime] | None = None
-        books = "" if self._runtime is None else self._runtime.pieces.words
-        self.info = _describe(checkpoint, placement, self._context, self._choice, books)
+        words = [WholeSequenceProgram.attends]
+        if self._runtime is not None:
+            pieces = self._runtime.pieces
+            words = [pieces.words, pieces.program.attends]
+        if placement.device.type != "cuda":
+            words = []
+        self.info = _describe(checkpoint, placement, self._context, self._choice, words)
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         return len(self._tokenizer.encode_chat(messages))
@@ -372,6 +376,7 @@ def load_engine(
     with. arithmetic: see `engine.models.reduced`. kv_fp8: keys and values are kept in FP8, where
     the family can (else RequestError)."""
     target = choose_device(device)
+    use_device(target)
     if target.type == "cpu":
         leave_a_core_free()
 
@@ -404,6 +409,7 @@ def load_engine(
             placement = replace(placement, kernels=report)
         else:
             model = build_model(checkpoint, placement, progress, stop)
+        release_memory()  # what reading took along the way is room for a longer context
         return TorchEngine(checkpoint, model, placement, tokenizer, loop)
     except torch.OutOfMemoryError as error:
         release_memory()
@@ -430,35 +436,14 @@ def leave_a_core_free() -> None:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) - 1))
 
 
-def free_memory(device: torch.device) -> int:
-    """Free bytes on the device."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return psutil.virtual_memory().available
-
-
-def release_memory() -> None:
-    """Collects garbage and returns freed pages: the allocator of glibc and the CUDA cache both keep
-    them otherwise."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    if sys.platform == "linux":
-        try:
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
-        except (OSError, AttributeError):  # another C library, which has no such call
-            return
-
-
 def _describe(
-    checkpoint: Checkpoint, placement: Placement, context: int, choice: LoopChoice, books: str
+    checkpoint: Checkpoint, placement: Placement, context: int, choice: LoopChoice, words: list[str]
 ) -> ModelInfo:
     spec = checkpoint.spec
     notes = [*checkpoint.notes, f"{placement.reason[0].upper()}{placement.reason[1:]}."]
     notes += placement.kernels.sentences
     notes.append(f"Steps run as {choice.path}. {choice.reason}")
-    if placement.device.type == "cuda" and books:
-        notes.append(books)
+    notes += [sentence for sentence in words if sentence]
     notes.append(context_in_words(spec, placement, context))
     if placement.kv_dtype is not None:
         notes.append("Keys and values are kept in FP8, which was asked for and is not exact.")

@@ -81,6 +81,13 @@ def choose_device(name: str | None) -> torch.device:
     return torch.device("cpu") if device.type == "cpu" else device
 
 
+def use_device(device: torch.device) -> None:
+    """Makes a GPU the calling thread's current one: kernels and streams are the current one's,
+    wherever their tensors lie. Without a number it is the first one. A CPU changes nothing."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device.index or 0)
+
+
 def choose_placement(
     checkpoint: Checkpoint, device: torch.device, free_bytes: int | None, dtype: torch.dtype | None
 ) -> Placement:

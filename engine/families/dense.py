@@ -18,7 +18,7 @@ from engine.decoding.windows import WindowRule
 from engine.models.dense import Dense
 from engine.models.dense_spec import DenseSpec
 from engine.runtime.cache import KVCache
-from engine.runtime.choice import block_attention
+from engine.runtime.choice import give_attention
 from engine.runtime.renoising import RenoisingProgram
 from engine.runtime.shifted import ShiftedBlockProgram
 from engine.runtime.step import StepProgram
@@ -68,20 +68,15 @@ def make_program(
             model, state, rule, suppressed, shift=spec.blocks.shift, filler=spec.stop_ids[0]
         )
     shape = (spec.num_layers, spec.num_kv_heads, spec.head_dim)
+    causal = spec.noise and spec.blocks.causal_commit
     if spec.noise:
         state = BlockState.allocate(batch, spec.block_length, device)
         cache = KVCache(shape[0], batch, shape[1], capacity, shape[2], dtype, device)
-        causal = spec.blocks.causal_commit
-        program = RenoisingProgram(model, cache, state, rule, causal=causal)
-        return _with_attention(program, spec, kernels and not causal)
-    kind = ShiftedBlockProgram if spec.blocks.shift else StepProgram
-    program = block_causal_program(model, rule, batch, capacity, options, dtype, shape, kind)
-    return _with_attention(program, spec, kernels)
-
-
-def _with_attention(program: StepProgram, spec: DenseSpec, kernels: bool) -> StepProgram:
-    """The kernels' mask is block-causal: a causal cache is read by plain attention."""
+        program: StepProgram = RenoisingProgram(model, cache, state, rule, causal=causal)
+    else:
+        kind = ShiftedBlockProgram if spec.blocks.shift else StepProgram
+        program = block_causal_program(model, rule, batch, capacity, options, dtype, shape, kind)
     if kernels:
-        device, dim = program.state.tokens.device, spec.head_dim
-        program.cache.attention = block_attention(device, dim, dim, spec.rope_theta)
+        dim, theta = spec.head_dim, spec.rope_theta
+        give_attention(program, dim, dim, theta, block_causal=not causal)
     return program

@@ -14,7 +14,7 @@ from engine.decoding.rules import EditingRule, QuotaRule, Rule, RuleOptions
 from engine.errors import RuntimeFailure
 from engine.models.llada2 import LLaDA2
 from engine.models.llada2_spec import LLaDA2Spec
-from engine.runtime.choice import block_attention
+from engine.runtime.choice import give_attention
 from engine.runtime.step import StepProgram
 
 
@@ -52,6 +52,5 @@ def make_program(
     shape = (spec.num_layers, spec.num_kv_heads, spec.head_dim)
     program = block_causal_program(model, rule, batch, capacity, options, dtype, shape)
     if kernels:
-        rotary = (spec.head_dim, spec.rotary_dim, spec.rope_theta)
-        program.cache.attention = block_attention(device, *rotary)
+        give_attention(program, spec.head_dim, spec.rotary_dim, spec.rope_theta)
     return program

@@ -115,7 +115,7 @@ class KernelPlacer:
                 _fuse_gate_and_up(module)
             elif isinstance(module, Attention | GemmaAttention):
                 _join_projections(module)
-        sentences = ["Norms, attention and sums run as kernels."]
+        sentences = ["Norms and sums run as kernels."]
         if _multiply_packed(self.model):
             sentences.append("Other NVFP4 layers are expanded inside a Triton kernel.")
         placed = self._placed

@@ -133,6 +133,24 @@ def block_attention(
     return TritonAttention(rotary_dim, theta)
 
 
+def give_attention(
+    program: StepProgram, head_dim: int, rotary_dim: int, theta: float, *, block_causal: bool = True
+) -> None:
+    """The kernels of `block_attention` for a program's cache, where they run and their mask (each
+    sees its own block and all before it) is the program's; and which of the two it is, in words."""
+    device, found = program.state.tokens.device, None
+    if block_causal:
+        found = block_attention(device, head_dim, rotary_dim, theta)
+    program.cache.attention = found
+    if found is not None:
+        program.attends = "Attention runs as kernels, which rotate and keep keys too."
+        return
+    why = "no kernel has its mask" if not block_causal else f"no kernel takes heads of {head_dim}"
+    if not has_triton():
+        why = "Triton is not installed"
+    program.attends = f"Attention is PyTorch's own: {why}."
+
+
 def _driver_cuda() -> tuple[int, int]:
     """CUDA version the driver supports."""
     from cuda.bindings import driver  # pyright: ignore[reportAttributeAccessIssue] (compiled)

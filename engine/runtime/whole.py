@@ -35,6 +35,7 @@ class WholeSequenceProgram(StepProgram):
     shares_commit = False
     looks_ahead = False
     prefills = False
+    attends = "Attention over the whole sequence is PyTorch's own."
 
     def __init__(
         self,

@@ -11,12 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from engine import canvas_terminal
 from engine.cli import INTERRUPTED, generate_parser, main, settings_from
 from engine.errors import RequestError, RuntimeFailure
 from engine.fake import FakeEngine, FakeScript
-from engine.loading import choose_device
+from engine.loading import choose_device, use_device
 from engine.types import GenerateRequest, Message
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and devices")
@@ -178,3 +179,15 @@ def test_a_models_control_characters_do_not_reach_a_terminal(plain: bool) -> Non
     assert not {"\x07", "\x9b", "\x1b]"} & {
         shown[i : i + n] for n in (1, 2) for i in range(len(shown))
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "current"), [("cuda:1", [1]), ("cuda:0", [0]), ("cuda", [0]), ("cpu", [])]
+)
+def test_the_chosen_gpu_becomes_the_current_one(
+    monkeypatch: pytest.MonkeyPatch, name: str, current: list[int]
+) -> None:
+    made: list[int] = []
+    monkeypatch.setattr("torch.cuda.set_device", made.append)
+    use_device(torch.device(name))
+    assert made == current

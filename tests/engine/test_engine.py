@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -280,6 +281,25 @@ def test_more_weights_than_memory_is_refused_before_loading(
     with pytest.raises(RuntimeFailure) as caught:
         load_engine(chat_folder, device="cpu")
     assert caught.value.code == "load.out_of_memory"
+
+
+def test_a_load_takes_its_device_first_and_gives_memory_back_before_measuring_what_is_left(
+    chat_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+
+    def note(name: str, value: int | None = None) -> Callable[..., int | None]:
+        def call(*arguments: object) -> int | None:
+            happened.append(name)
+            return value
+
+        return call
+
+    monkeypatch.setattr("engine.engine.use_device", note("device"))
+    monkeypatch.setattr("engine.engine.free_memory", note("free", 1 << 40))
+    monkeypatch.setattr("engine.engine.release_memory", note("release"))
+    load_engine(chat_folder, device="cpu")
+    assert happened == ["device", "free", "release", "free"]
 
 
 def test_special_tokens_do_not_reach_the_text_but_have_names_on_the_canvas(

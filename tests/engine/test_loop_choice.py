@@ -9,7 +9,8 @@ from small import small_model
 from engine.compose import make_program
 from engine.decoding.rules import RuleOptions
 from engine.hardware import loop_path
-from engine.runtime.choice import block_attention, choose_loop, make_runtime
+from engine.runtime.cache import BlockAttention
+from engine.runtime.choice import block_attention, choose_loop, give_attention, make_runtime
 from engine.runtime.eager import EagerRuntime
 
 
@@ -61,3 +62,27 @@ def test_the_attention_kernel_takes_heads_it_can_cut(
 ) -> None:
     found = block_attention(torch.device("cuda"), head_dim, rotary_dim, 1e4)
     assert (found is not None) == fits
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "block_causal", "triton", "words"),
+    [
+        (128, True, True, "Attention runs as kernels"),
+        (96, True, True, "no kernel takes heads of 96"),
+        (128, False, True, "no kernel has its mask"),
+        (128, True, False, "Triton is not installed"),
+    ],
+)
+def test_it_is_said_what_computes_attention(
+    monkeypatch: pytest.MonkeyPatch, head_dim: int, block_causal: bool, triton: bool, words: str
+) -> None:
+    def on_a_gpu(device: torch.device, *shape: float) -> BlockAttention | None:
+        return block_attention(torch.device("cuda"), head_dim, head_dim, 1e4)
+
+    monkeypatch.setattr("engine.runtime.choice.block_attention", on_a_gpu)
+    monkeypatch.setattr("engine.runtime.choice.has_triton", lambda: triton)
+    program = make_program(small_model(), 1, 64, RuleOptions(), torch.float32)
+    assert program.attends == ""
+    give_attention(program, head_dim, head_dim, 1e4, block_causal=block_causal)
+    assert words in program.attends
+    assert (program.cache.attention is not None) == words.startswith("Attention runs")

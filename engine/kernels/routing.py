@@ -142,6 +142,14 @@ def sort_reference(ids: Tensor, routing: Routing) -> None:
 # ---- Triton ----
 
 
+def why_not_routed(rule: RouteRule) -> str:
+    """Why `route` does not take a rule, "" where it does."""
+    group = rule.experts // rule.n_group
+    if rule.experts & (rule.experts - 1) or group & (group - 1):
+        return f"routing needs powers of two, not {rule.experts} experts in {rule.n_group}"
+    return ""
+
+
 def route(logits: Tensor, bias: Tensor, rule: RouteRule, routing: Routing) -> None:
     """Chooses and sorts on the device into `routing`; logits float32 [T, E], contiguous.
 
@@ -149,9 +157,8 @@ def route(logits: Tensor, bias: Tensor, rule: RouteRule, routing: Routing) -> No
     ValueError otherwise.
     """
     tokens, experts = logits.shape
-    group = experts // rule.n_group
-    if experts & (experts - 1) or group & (group - 1):
-        raise ValueError(f"routing needs powers of two, not {experts} experts in {rule.n_group}")
+    if why := why_not_routed(rule):
+        raise ValueError(why)
     blocks = triton.cdiv(tokens, rule.block_length)
     pools = logits  # unused without a pool
     if rule.capacity:

@@ -21,7 +21,7 @@ from engine.kernels.linear_nvfp4 import linear
 from engine.kernels.moe import silu_mul
 from engine.kernels.nvfp4 import PackedExperts, PackedWeight
 from engine.kernels.rmsnorm import add_rmsnorm
-from engine.kernels.routing import RouteRule
+from engine.kernels.routing import RouteRule, why_not_routed
 from engine.kernels.streams import stream
 from engine.models.backbone import AnyBackbone
 from engine.models.dense import Attention
@@ -74,6 +74,7 @@ class KernelPlacer:
         self._cuda: MixtureKernels | None = None
         self._why = "the interpreter runs Triton" if interpret else ""
         self._placed: list[Literal["cuda", "triton", "dense"]] = []
+        self._plain = ""  # why routed experts keep plain torch
         self._gemma: dict[bool, GemmaMixture] = {}
 
     def place(self, owner: nn.Module) -> None:
@@ -92,6 +93,9 @@ class KernelPlacer:
         parts = (experts.gate, experts.up, experts.down)
         packed = all(isinstance(part, PackedExperts) for part in parts)
         kernels = self._cuda_kernels(mlp) if packed else None
+        self._plain = why_not_routed(self._shape()[0]) if kernels is None else ""
+        if self._plain:
+            return
         self._placed.append("dense" if not packed else "triton" if kernels is None else "cuda")
         if kernels is None:
             kernels = self._portable = self._portable or TritonMixture(*self._shape(), self.dtype)
@@ -128,6 +132,8 @@ class KernelPlacer:
             )
         if "dense" in placed:
             sentences.append("Experts in bfloat16 are multiplied by Triton kernels.")
+        if self._plain:
+            sentences.append(f"Routed experts run as plain PyTorch operations: {self._plain}.")
         how = "cuda" if "cuda" in placed else "triton" if placed else "torch"
         return KernelReport(True, how, tuple(sentences))
 

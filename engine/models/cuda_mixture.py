@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from engine.kernels.cuda_moe import CudaExperts, CudaRouter, ExpertOptions
+from engine.kernels.cuda_moe import CudaExperts, CudaRouter, ExpertOptions, route_defines
 from engine.kernels.fragments import ExpertFragments, pack_experts
 from engine.kernels.routing import RouteRule, Routing
 from engine.models.experts import Router, Weights
@@ -26,6 +26,8 @@ class CudaMixture:
     """CUDA C++ kernels built by NVRTC: bfloat16 activations, weights in fragment order."""
 
     def __init__(self, rule: RouteRule, hidden: int, inter: int) -> None:
+        """Raises ValueError for a rule or sizes that the kernels do not take."""
+        route_defines(rule, hidden)  # routers are made later, when there is no way back
         self.rule = rule
         self.experts = _experts(hidden, inter, torch.cuda.current_device())
         self.dependent = torch.cuda.get_device_capability() >= (9, 0)

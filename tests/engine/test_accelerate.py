@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small import BLOCK, CPU, eager_for, outcome, reply, request, small_model
+from small import BLOCK, CONFIG, CPU, eager_for, outcome, reply, request, small_model
 
 from engine.checkpoint import open_checkpoint
 from engine.kernels.nvfp4 import PackedExperts, quantize
@@ -15,6 +15,7 @@ from engine.loading import Placement, load_model
 from engine.models.accelerate import use_kernels
 from engine.models.layers import Linear, MaskAttend, block_causal_mask
 from engine.models.llada2 import LLaDA2, SparseMLP
+from engine.models.llada2_spec import LLaDA2Spec
 from engine.runtime.attention import TritonAttention
 from engine.types import DecodeSettings
 
@@ -123,3 +124,14 @@ def test_dense_experts_run_in_grouped_products() -> None:
     wanted = plain(plain.embed(ids), positions, attend)
     found = fast(fast.embed(ids), positions, attend)
     torch.testing.assert_close(found, wanted, atol=2e-5, rtol=2e-5)
+
+
+def test_a_number_of_experts_that_no_kernel_routes_keeps_plain_torch_and_says_so() -> None:
+    spec = LLaDA2Spec.from_config(CONFIG | {"num_experts": 6}, {"decoding": "llada2.0"})
+    model = LLaDA2(spec)
+    report = use_kernels(model, interpret=True)
+    assert "6 experts" in " ".join(report.sentences)
+    assert (report.used, report.experts) == (True, "torch")
+    assert all(
+        layer.mlp.compute is None for layer in model.layers if isinstance(layer.mlp, SparseMLP)
+    )

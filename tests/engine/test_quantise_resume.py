@@ -18,7 +18,7 @@ from quantise_runs import EXPERT, SMALL, contents, refused, stopped_run
 
 from engine.checkpoint.quantiser import Choice, QuantiseOptions, quantise
 from engine.checkpoint.quantiser.report import LogitDistance
-from engine.checkpoint.quantiser.state import JOURNAL, LOCK
+from engine.checkpoint.quantiser.state import JOURNAL, LOCK, PART
 from engine.checkpoint.tensor_file import Bytes
 from engine.checkpoint.tensor_writer import NewFile
 from engine.errors import CheckpointError, RuntimeFailure
@@ -127,6 +127,57 @@ def test_other_options_or_another_source_do_not_continue_a_copy(
     report = quantise(folder, target, QuantiseOptions(shard_bytes=100_000, restart=True))
     assert report.resumed == 0
     assert contents(target) == whole
+
+
+@pytest.mark.parametrize("names", [[LOCK], [LOCK, PART]])
+def test_a_copy_killed_before_its_journal_is_begun_again(
+    tiny_folder: Path, tmp_path: Path, whole: dict[str, bytes], names: list[str]
+) -> None:
+    partial = tmp_path / "copy.partial"
+    partial.mkdir()
+    for name in names:
+        (partial / name).write_bytes(b"")
+    quantise(tiny_folder, tmp_path / "copy", SMALL)
+    assert contents(tmp_path / "copy") == whole
+
+
+def test_starting_over_keeps_the_journal_until_the_rest_is_gone(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial = stopped_run(tiny_folder, tmp_path / "copy")
+    gone: list[str] = []
+    unlink = Path.unlink
+
+    def note(path: Path, missing_ok: bool = False) -> None:
+        gone.append(path.name)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", note)
+    quantise(tiny_folder, tmp_path / "copy", QuantiseOptions(shard_bytes=100_000, restart=True))
+    assert len(gone) > 2
+    assert gone.index(JOURNAL) == len(gone) - 3  # then journal and lock of the finished copy
+    assert not partial.exists()
+
+
+def test_every_file_is_on_the_disk_before_the_copy_is_in_its_place(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[int] = set()
+    fsync, rename = os.fsync, Path.rename
+    missing: list[str] = []
+
+    def note(descriptor: int) -> None:
+        synced.add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def check(path: Path, target: Path) -> Path:
+        missing.extend(item.name for item in path.iterdir() if item.stat().st_ino not in synced)
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Path, "rename", check)
+    quantise(tiny_folder, tmp_path / "copy", SMALL)
+    assert (len(synced) > 5, missing) == (True, [])
 
 
 def test_two_processes_do_not_write_one_copy(tiny_folder: Path, tmp_path: Path) -> None:

@@ -28,10 +28,11 @@ from engine.checkpoint.quantiser.plan import Plan, PlannedFile, make_plan
 from engine.checkpoint.quantiser.report import LogitDistance, QuantiseReport, group_errors, together
 from engine.checkpoint.quantiser.rules import RULES
 from engine.checkpoint.quantiser.state import (
-    JOURNAL,
     Journal,
     ModuleError,
+    is_ours,
     remove_journal,
+    sync_files,
     sync_folder,
 )
 from engine.checkpoint.refusals import printable, refuse
@@ -264,9 +265,7 @@ def _check_places(source: Path, target: Path) -> None:
 
 def _check_partial(partial: Path) -> None:
     """An unfinished copy of ours is continued; anything else with that name is not touched."""
-    if not os.path.lexists(partial) or (partial / JOURNAL).is_file():
-        return
-    if partial.is_dir() and not partial.is_symlink() and not any(partial.iterdir()):
+    if not os.path.lexists(partial) or (not partial.is_symlink() and is_ours(partial)):
         return
     raise refuse(
         "quantise.foreign_partial",
@@ -329,6 +328,7 @@ def _disk_faults(partial: Path, place: Path) -> Iterator[None]:
 def _put_in_place(partial: Path, place: Path) -> None:
     if os.path.lexists(place):  # made by someone else meanwhile
         _check_places(partial, place)
+    sync_files(partial)
     partial.rename(place)
     sync_folder(place.parent)
     remove_journal(place)

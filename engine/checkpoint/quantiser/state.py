@@ -20,6 +20,7 @@ from engine.checkpoint.refusals import printable, refuse
 
 JOURNAL = "quantise-journal.jsonl"
 LOCK = "quantise.lock"
+PART = "quantise-journal.part"  # the journal while it is being rewritten
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,11 @@ class Journal:
         self._lock: BinaryIO = (folder / LOCK).open("ab")
         try:
             _take(self._lock, folder)
-            if restart:
-                for item in folder.iterdir():
-                    if item.name != LOCK:
-                        item.unlink()
+            if restart:  # the journal last: until then it says whose folder this is
+                kept = (LOCK, JOURNAL)
+                for item in [i for i in folder.iterdir() if i.name not in kept]:
+                    item.unlink()
+                self._path.unlink(missing_ok=True)
             self.done = self._read(folder, fingerprint)
             self._rewrite(fingerprint)
             self._file = self._path.open("a", encoding="utf-8")
@@ -102,9 +104,17 @@ class Journal:
         """Without a line that was cut short."""
         text = json.dumps({"plan": fingerprint}) + "\n"
         text += "".join(_line(entry) for entry in self.done.values())
-        part = self._path.with_suffix(".part")
+        part = self._path.with_name(PART)
         part.write_text(text, encoding="utf-8")
         part.replace(self._path)
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether a folder is an unfinished copy: it has a journal, or nothing yet but what comes
+    before one."""
+    if (folder / JOURNAL).is_file():
+        return True
+    return folder.is_dir() and not {item.name for item in folder.iterdir()} - {LOCK, PART}
 
 
 def remove_journal(folder: Path) -> None:
@@ -145,6 +155,14 @@ def _take(lock: BinaryIO, folder: Path) -> None:
             "Wait for it to end, or choose another folder.",
             file=folder.name,
         ) from error
+
+
+def sync_files(folder: Path) -> None:
+    """Makes what a folder's files hold outlive a power failure."""
+    for item in folder.iterdir():
+        with item.open("r+b") as file:
+            os.fsync(file.fileno())
+    sync_folder(folder)
 
 
 def sync_folder(folder: Path) -> None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 
 from engine.errors import RuntimeFailure
-from engine.runtime.pieces import CHUNKS, ReplyPieces, Variant, plan_prefill
+from engine.runtime.pieces import ReplyPieces, Variant, plan_prefill, usable_chunks
 from engine.runtime.reply import Control
 from engine.runtime.rows import Row, StepMark, take_ends
 
@@ -103,7 +103,7 @@ class EagerRuntime:
     def _chunks(self, blocks: int) -> list[int]:
         if not self._exact:
             capacity = self.pieces.reply.capacity // self.program.block_length
-            return plan_prefill(blocks, capacity, CHUNKS)
+            return plan_prefill(blocks, capacity, usable_chunks(self.pieces))
         whole, rest = divmod(blocks, CPU_CHUNK)
         return [CPU_CHUNK] * whole + [rest] * bool(rest)
 

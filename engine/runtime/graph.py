@@ -25,7 +25,7 @@ from engine.runtime.conditional import (
     step_limit_reached,
 )
 from engine.runtime.eager import EagerRuntime
-from engine.runtime.pieces import CHUNKS, ReplyPieces, Variant, plan_prefill, usable_chunks
+from engine.runtime.pieces import ReplyPieces, Variant, plan_prefill, usable_chunks
 from engine.runtime.reader import BlockEntry, Dropped, ReplyReader
 from engine.runtime.rows import Row, StepMark, take_ends
 
@@ -62,7 +62,9 @@ class GraphRuntime:
         length = self.pieces.reply.block_length
         blocks = -(-max(row.first_block_start for row in rows) // length)
         forwards = 0
-        for size in plan_prefill(blocks, self.pieces.reply.capacity // length, CHUNKS):
+        for size in plan_prefill(
+            blocks, self.pieces.reply.capacity // length, usable_chunks(self.pieces)
+        ):
             if stop is not None and stop.is_set():
                 break
             self.captured.prefill(size).replay()

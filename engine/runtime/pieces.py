@@ -33,6 +33,9 @@ if TYPE_CHECKING:  # they need Triton
     from engine.runtime.fused import FusedBooks
 
 CHUNKS = (8, 1)  # a captured prefill's sizes, in blocks; eager on a GPU takes the same
+# Of all rows, above which a chunk is one block: workspaces grow with them, and the router's kernel
+# lists the pairs of so many tokens in shared memory.
+CHUNK_TOKENS = 8192
 
 
 class Variant(NamedTuple):
@@ -229,11 +232,12 @@ def make_pieces(
 
 
 def usable_chunks(pieces: ReplyPieces) -> list[int]:
-    """The chunk sizes that fit the cache, if there is one."""
+    """The chunk sizes that fit the cache, if there is one, and a forward; ending with 1."""
     if not pieces.program.prefills:
         return []
-    blocks = pieces.reply.capacity // pieces.reply.block_length
-    return [size for size in CHUNKS if size <= blocks]
+    batch, length = pieces.reply.batch, pieces.reply.block_length
+    most = min(pieces.reply.capacity // length, max(1, CHUNK_TOKENS // (batch * length)))
+    return [size for size in CHUNKS if size <= most]
 
 
 def plan_prefill(blocks: int, capacity: int, sizes: Sequence[int]) -> list[int]:

@@ -28,6 +28,7 @@ from small import (
 from engine.decoding.steering import EVERYWHERE, Steering
 from engine.errors import RuntimeFailure
 from engine.models.llada2 import LLaDA2
+from engine.runtime import pieces
 from engine.runtime.conditional import Mailbox
 from engine.runtime.graph import GraphRuntime, PerStepGraphRuntime
 from engine.runtime.pieces import Variant, plan_prefill
@@ -420,6 +421,24 @@ def test_a_loop_that_would_not_end_is_ended_by_its_limit(
             list(runtime.run([row]))
         assert caught.value.code == "runtime.step_limit"
         assert len(row.ids) == BLOCK - 1
+
+
+def test_a_large_batch_is_prefilled_block_by_block(
+    model: LLaDA2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "CHUNK_TOKENS", 2 * 8 * BLOCK)
+    prompt = [5, 6, 7] * 12
+    taken: list[int] = []
+    ids: list[tuple[int, ...]] = []
+    for batch in (2, 3):
+        runtime = graph_for(model, batch=batch)
+        rows = [request(prompt, 9, STEPS) for _ in range(batch)]
+        taken.append(runtime.prefill(rows))
+        for _ in runtime.run(rows):
+            pass
+        ids += [tuple(row.ids) for row in rows]
+    assert taken == [1, len(prompt) // BLOCK]
+    assert len(set(ids)) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """An open, validated checkpoint: tensors by name, in their stored form, read straight into their
 own memory.
 
-Knows files and forms; computes nothing but NVFP4 expansion on request. Every read copies from a
-small moving window of the mapped file, so that memory holds one copy of the weights and no file
-pages.
+Knows files and forms; computes nothing but NVFP4 expansion on request. Every read goes through a
+small window (of the mapped file, or a staging buffer on the way to a GPU), so that memory holds one
+copy of the weights and no file pages.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from trainer.shards import Examples
 
-ORDERS = 64  # more than the blocks of any example; see `trainer.staircase.block_codes`
+ORDERS = 4096  # more than the blocks of any example; see `trainer.staircase.block_codes`
 MAX_MISSES = 24  # examples in a row that fit nowhere before a batch is called full
 
 Ints = npt.NDArray[np.int32]

@@ -161,7 +161,9 @@ def fused_books(
     """The launches, or None where the rule, the step or the sizes have none."""
     batch, length = program.state.tokens.shape
     covered = type(program) is StepProgram and type(program.rule) in (QuotaRule, EditingRule)
-    if not covered or program.carry is not None or batch > MAX_ROWS or length > MAX_LENGTH:
+    if program.tap is not None or program.carry is not None:
+        return None
+    if not covered or batch > MAX_ROWS or length > MAX_LENGTH:
         return None
     return FusedBooks(program, reply, ring, ahead)
 

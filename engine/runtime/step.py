@@ -22,6 +22,7 @@ from engine.models.layers import Attend
 from engine.runtime.cache import CachedAttend, KVCache
 from engine.runtime.carry import Carry
 from engine.runtime.rows import Row
+from engine.runtime.tap import StateTap
 
 
 class StepProgram:
@@ -53,6 +54,7 @@ class StepProgram:
         self.suppressed = suppressed
         batch, self.block_length = state.tokens.shape
         residual = model.residual
+        self.tap: StateTap | None = None
         self.carry: Carry | None = None
         if residual is not None:
             self.carry = Carry(residual, model.embedding, batch, self.block_length)
@@ -61,10 +63,23 @@ class StepProgram:
     @property
     def written(self) -> tuple[Tensor, ...]:
         """Buffers of its own that a step writes, beside state and cache."""
-        return () if self.carry is None else (self.carry.expected, self.carry.doubt)
+        carried = () if self.carry is None else (self.carry.expected, self.carry.doubt)
+        return carried if self.tap is None else (*carried, self.tap.count)
+
+    def record_states(self, slots: int) -> StateTap:
+        """From now on keeps what every step reads, of the last reply (training). Before anything
+        is captured."""
+        batch, length = self.state.tokens.shape
+        self.tap = StateTap(slots, batch, length, self.state.tokens.device)
+        if self.carry is not None:
+            self.tap.keep_residual(self.carry)
+        self.looks_ahead = False  # a step ahead is of another block than the one noted
+        return self.tap
 
     def load(self, rows: Sequence[Row]) -> None:
         """Called with every request, before its first piece."""
+        if self.tap is not None:
+            self.tap.reset()
 
     def prefill(self, ids: Tensor, positions: Tensor, bound: int) -> None:
         """Writes the KV of blocks whose tokens are final: ids, positions int64 [B, T], T a whole
@@ -157,6 +172,8 @@ class StepProgram:
     ) -> Judgement:
         """Logits of the block, judged; then the rule, and what the next step will carry."""
         state = self.state
+        if self.tap is not None:
+            self.tap.note(state, self.carry)
         judgement = judge(logits, settings, state.positions, state.step, self.suppressed, steering)
         self.rule.apply(state, judgement, settings)
         if self.carry is not None:

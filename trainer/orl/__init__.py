@@ -1,0 +1,1 @@
+"""On-Policy Residual Learning: fresh rollouts, one-step supervision on them, one update."""

@@ -90,10 +90,10 @@ class GroupedExperts(CountedExperts):
         source, place, ends = grouped_layout(ids, self._count(ids))
         gate, up, down = _dense(experts)
         both = torch.cat((gate, up), dim=1).transpose(1, 2)
-        rows = _Dispatch.apply(x, source, place)
+        rows = dispatch(x, source, place)
         left, right = F.grouped_mm(rows, both, offs=ends).chunk(2, dim=-1)
         out = F.grouped_mm(F.silu(left) * right, down.transpose(1, 2), offs=ends)
-        return _Combine.apply(out, weights.to(x.dtype), source, place)
+        return combine(out, weights.to(x.dtype), source, place)
 
 
 def grouped_layout(ids: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -153,6 +153,16 @@ class _Combine(torch.autograd.Function):
         grad_rows = grad[pair // weights.shape[1]] * scale.unsqueeze(1)
         grad_weights = (rows[place].float() * grad.float().unsqueeze(1)).sum(-1)
         return grad_rows, grad_weights.to(weights.dtype), None, None
+
+
+def dispatch(x: Tensor, source: Tensor, place: Tensor) -> Tensor:
+    """See `_Dispatch`."""
+    return _Dispatch.apply(x, source, place)
+
+
+def combine(rows: Tensor, weights: Tensor, source: Tensor, place: Tensor) -> Tensor:
+    """See `_Combine`."""
+    return _Combine.apply(rows, weights, source, place)
 
 
 KINDS: dict[str, type[CountedExperts]] = {"grouped": GroupedExperts, "wide": WideExperts}

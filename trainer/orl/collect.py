@@ -1,0 +1,141 @@
+"""From finished replies to what is learnt from them: verdicts, the fastest of a group, the floor of
+reference answers, balance between skills.
+
+Knows tasks, verdicts and token lists; the states themselves are `trainer.orl.states`' business.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trainer.data.task import Task
+from trainer.orl.recipe import Recipe
+from trainer.orl.rollout import Reply
+from trainer.orl.states import (
+    Piece,
+    Recorded,
+    agreement_of,
+    balance,
+    fastest,
+    reference_states,
+    states_of,
+)
+from trainer.orl.student import Student
+from trainer.verify.registry import Verifier
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """pieces: what is learnt from. figures: of the rollout, see `collect`."""
+
+    pieces: list[Piece]
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+def collect(
+    student: Student,
+    recipe: Recipe,
+    verifier: Verifier,
+    tasks: Sequence[Task],
+    replies: Sequence[Reply],
+    recorded: Recorded,
+) -> Collected:
+    """tasks: one a reply, `recipe.group` of the same in a row.
+
+    Figures: accuracy (share of verified replies), tpf, share_of_ceiling, forwards and tokens (a
+    reply's mean), verified_tpf, taught, references.
+    """
+    texts = [student.text(reply.ids) for reply in replies]
+    verdicts = verifier.check_many(tasks, texts)
+    passed = [bool(verdict.ok) for verdict in verdicts]
+    pieces: list[Piece] = []
+    skills: list[str] = []
+    rng = np.random.default_rng(len(replies) + int(sum(reply.forwards for reply in replies)))
+    allowed = math.floor(recipe.floor * len(replies))
+    references = 0
+    for first in range(0, len(replies), recipe.group):
+        group = range(first, min(first + recipe.group, len(replies)))
+        for piece in _of_group(student, recipe, group, replies, passed, recorded):
+            pieces.append(piece)
+            skills.append(tasks[first].skill)
+        task = tasks[first]
+        if references < allowed and not any(passed[n] for n in group) and task.reference:
+            piece = _reference(student, task, rng)
+            if piece is not None:
+                references += 1
+                pieces.append(piece)
+                skills.append(task.skill)
+    if recipe.balanced:
+        balance(pieces, skills)
+    return Collected(pieces, _figures(replies, passed, pieces, references))
+
+
+def _of_group(
+    student: Student,
+    recipe: Recipe,
+    group: range,
+    replies: Sequence[Reply],
+    passed: Sequence[bool],
+    recorded: Recorded,
+) -> list[Piece]:
+    mask_id = student.spec.mask_token_id
+    assert mask_id is not None
+    teaches = [passed[n] for n in group]
+    if recipe.fastest:
+        teaches = fastest([replies[n].forwards for n in group], teaches)
+    right = [n for n in group if passed[n]]
+    answers = [np.array(replies[n].ids, dtype=np.int32) for n in right]
+    pieces: list[Piece] = []
+    seen: set[tuple[int, ...]] = set()
+    for n, taught in zip(group, teaches, strict=True):
+        if not taught and (passed[n] or not recipe.failed_anchor):
+            continue
+        reply = replies[n]
+        if (key := (reply.forwards, *reply.ids)) in seen:
+            continue  # the same reply at the same speed says nothing new
+        seen.add(key)
+        agreement = None
+        if taught and recipe.agreement and len(answers) > 1:
+            agreement = agreement_of(answers, right.index(n))
+        prompt, tokens = len(reply.prompt), (*reply.prompt, *reply.ids)
+        states = states_of(
+            recorded, n, prompt, len(tokens), mask_id, recipe.states_per_block, agreement
+        )
+        if states:
+            pieces.append(Piece(n, np.array(tokens, dtype=np.int32), states, taught))
+    return pieces
+
+
+def _reference(student: Student, task: Task, rng: np.random.Generator) -> Piece | None:
+    """A task's reference answer as a piece; None when it does not fit."""
+    prompt, tokens = student.with_answer(task)
+    mask_id, length = student.spec.mask_token_id, student.spec.block_length
+    assert mask_id is not None
+    if -(-len(tokens) // length) >= student.recipe.window:
+        return None
+    ids = np.array(tokens, dtype=np.int32)
+    return Piece(0, ids, reference_states(ids, prompt, length, mask_id, rng))
+
+
+def _figures(
+    replies: Sequence[Reply], passed: Sequence[bool], pieces: Sequence[Piece], references: int
+) -> dict[str, float]:
+    count = max(1, len(replies))
+    tokens = sum(len(reply.ids) for reply in replies)
+    forwards = sum(reply.forwards for reply in replies)
+    least = sum(reply.ceiling_forwards for reply in replies)
+    right = [reply for reply, ok in zip(replies, passed, strict=True) if ok]
+    return {
+        "accuracy": sum(passed) / count,
+        "tpf": tokens / max(1, forwards),
+        "share_of_ceiling": least / max(1, forwards),
+        "forwards": forwards / count,
+        "tokens": tokens / count,
+        "verified_tpf": sum(len(r.ids) for r in right) / max(1, sum(r.forwards for r in right)),
+        "taught": float(sum(piece.taught for piece in pieces) - references),
+        "references": float(references),
+    }

@@ -1,0 +1,188 @@
+"""One ORL update: a fresh rollout, verdicts, replay of what was seen, one step; then it is thrown
+away.
+
+Knows the order of these and the numbers they give. Where runs, files and schedules are kept is
+`trainer.loop`'s business; each part's maths is in a module of its own beside this one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.errors import RuntimeFailure
+from engine.types import DecodeSettings
+from trainer.data.task import Task
+from trainer.orl.collect import Collected, collect
+from trainer.orl.packing import pack
+from trainer.orl.recipe import Recipe
+from trainer.orl.replay import Replay
+from trainer.orl.rollout import Reply, Roller, drawn_settings
+from trainer.orl.student import Student
+from trainer.verify.registry import Verifier
+
+Reduce = Callable[[list[Tensor]], None]
+SLOTS = 160  # steps of a rollout batch that are kept; the batch's slowest row counts in every block
+
+
+class Learner:
+    """seed: of everything drawn. updates: of the whole run, for the learning rate's schedule.
+    reduce: averages gradients over processes, in place."""
+
+    def __init__(
+        self,
+        folder: Path,
+        recipe: Recipe,
+        verifier: Verifier,
+        seed: int,
+        updates: int,
+        device: str | None = None,
+        reduce: Reduce | None = None,
+    ) -> None:
+        self.recipe, self.verifier = recipe, verifier
+        self.seed, self.updates, self.reduce = seed, updates, reduce
+        self.student = Student(folder, recipe, device, seed)
+        self.done = 0
+        self.micro_blocks = recipe.micro_blocks
+        self._roller: Roller | None = None
+        self._replay = Replay(self.student, recipe)
+        self._kept: Collected | None = None
+        self._still: set[str] = set(self.student.trained.slots)
+
+    @property
+    def micro_batch(self) -> int:
+        """Blocks of one forward of training; halved when memory runs out."""
+        return self.micro_blocks
+
+    @micro_batch.setter
+    def micro_batch(self, blocks: int) -> None:
+        self.micro_blocks = max(blocks, self.recipe.window)
+
+    def update(self, tasks: Sequence[Task]) -> dict[str, float]:
+        """One update from `tasks` (as many as fill the rollouts are used, from the first). Figures
+        of the rollout and of each loss. Raises RuntimeFailure `train.nonfinite` (nothing was
+        changed) and `train.no_gradient`."""
+        began = time.perf_counter()
+        collected, figures = self._fresh(tasks)
+        rolled = time.perf_counter()
+        figures |= self._learn(collected)
+        self.done += 1
+        figures["seconds_rollout"] = rolled - began
+        figures["seconds_update"] = time.perf_counter() - rolled
+        return figures
+
+    def _fresh(self, tasks: Sequence[Task]) -> tuple[Collected, dict[str, float]]:
+        if self._kept is not None and self.done % self.recipe.keep_rollouts:
+            return self._kept, dict(self._kept.figures)
+        rng = np.random.default_rng((self.seed, self.done, 1))
+        prompts = list(tasks)[: max(1, self.recipe.rollouts // self.recipe.group)]
+        repeated = [task for task in prompts for _ in range(self.recipe.group)]
+        replies, recorded = self.roll(repeated, rng)
+        collected = collect(self.student, self.recipe, self.verifier, repeated, replies, recorded)
+        self._kept = collected
+        return collected, dict(collected.figures)
+
+    def roll(self, tasks: Sequence[Task], rng: np.random.Generator) -> tuple[list[Reply], Any]:
+        """Fresh replies to tasks and their recorded states."""
+        r = self.recipe
+        settings = drawn_settings(
+            self.student.spec.defaults, len(tasks), r.group, r.thresholds, r.temperature, rng
+        )
+        prompts = [self.student.tokenizer.encode_chat(task.messages) for task in tasks]
+        return self.roller.run(prompts, settings, r.max_new_tokens)
+
+    @property
+    def roller(self) -> Roller:
+        if self._roller is None:
+            r, student = self.recipe, self.student
+            capacity = r.window * student.spec.block_length
+            per_prompt = max(1, r.rollouts // r.group) * r.group
+            kept = student.placement.kept_dtype
+            self._roller = Roller(student.model, per_prompt, capacity, SLOTS, kept)
+        return self._roller
+
+    def _learn(self, collected: Collected) -> dict[str, float]:
+        student, recipe = self.student, self.recipe
+        pieces = [piece for piece in collected.pieces if piece.states]
+        if not any(piece.taught for piece in pieces):
+            return {"loss": 0.0, "grad_norm": 0.0, "updated": 0.0}
+        windows = max(1, self.micro_blocks // recipe.window)
+        length, mask_id = student.spec.block_length, student.spec.mask_token_id
+        assert mask_id is not None
+        forwards, lost = pack(pieces, recipe.window, windows, length, mask_id)
+        sums: dict[str, float] = {"lost_states": float(lost)}
+        for packed in forwards:
+            for name, value in self._replay.gradient(packed, self.roller.tap).items():
+                sums[name] = sums.get(name, 0.0) + value
+        self._check_moving()
+        if self.reduce is not None:
+            self.reduce(student.trained.gradients())
+        norm = student.trained.step(recipe.rate(self.done, self.updates))
+        count = max(1.0, sums.pop("positions", 1.0))
+        for name in ("gate_share", "entropy"):
+            sums[name] = sums.get(name, 0.0) / count
+        return {**sums, "grad_norm": norm, "updated": 1.0}
+
+    def _check_moving(self) -> None:
+        """Every tensor that trains must get a gradient: at the first update, or, behind an output
+        that begins at zero, at the second one that learns."""
+        if not self._still:
+            return
+        trained = self.student.trained
+        self._still &= set(trained.without_gradient())
+        if self._still and trained.steps >= 2:
+            names = ", ".join(sorted(self._still)[:4])
+            raise RuntimeFailure(
+                "train.no_gradient",
+                f"No gradient reaches {names} after {trained.steps} updates.",
+                "Leave these modules out of what trains, or report this model.",
+            )
+
+    def evaluate(
+        self, tasks: Sequence[Task], settings: DecodeSettings, max_new_tokens: int | None = None
+    ) -> list[Reply]:
+        """Replies to tasks in order, as the model is now, `rollouts` at a time."""
+        self._kept = None  # its states are overwritten
+        limit = max_new_tokens or self.recipe.max_new_tokens
+        prompts = [self.student.tokenizer.encode_chat(task.messages) for task in tasks]
+        order = sorted(range(len(prompts)), key=lambda n: len(prompts[n]))
+        found: dict[int, Reply] = {}
+        for first in range(0, len(order), self.roller.batch):
+            chosen = order[first : first + self.roller.batch]
+            mine = [prompts[n] for n in chosen]
+            replies, _ = self.roller.run(mine, [settings] * len(mine), limit)
+            found.update(zip(chosen, replies, strict=True))
+        return [found[n] for n in range(len(prompts))]
+
+    def text(self, reply: Reply) -> str:
+        """A reply's text without stop tokens."""
+        return self.student.text(reply.ids)
+
+    def trained_tensors(self) -> dict[str, Tensor]:
+        """float32 masters by name, not copies."""
+        return self.student.trained.masters()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What an exact continuation needs, not copies. All draws follow from (seed, update)."""
+        return {**self.student.trained.state(), "done": torch.tensor(self.done)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Takes over `state_dict()`. Raises RuntimeFailure `train.other_run`."""
+        rest = dict(state)
+        done = int(rest.pop("done", torch.tensor(0)))
+        self.student.trained.load(rest)
+        self.done = done
+        self._kept = None
+        self._still = set() if self.student.trained.steps >= 2 else self._still
+
+    def close(self) -> None:
+        """Gives the rollout's captured memory back."""
+        if self._roller is not None:
+            self._roller.close()
+            self._roller = None

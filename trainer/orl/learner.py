@@ -24,7 +24,7 @@ from trainer.orl.packing import pack
 from trainer.orl.recipe import Recipe
 from trainer.orl.replay import Replay
 from trainer.orl.rollout import Reply, Roller, drawn_settings
-from trainer.orl.student import Student
+from trainer.orl.student import RESIDUAL, Student
 from trainer.verify.registry import Verifier
 
 Reduce = Callable[[list[Tensor]], None]
@@ -54,6 +54,7 @@ class Learner:
         self._replay = Replay(self.student, recipe)
         self._kept: Collected | None = None
         self._still: set[str] = set(self.student.trained.slots)
+        self._carried = 0  # updates in which some state had consumed a residual
 
     @property
     def micro_batch(self) -> int:
@@ -120,6 +121,7 @@ class Learner:
         for packed in forwards:
             for name, value in self._replay.gradient(packed, self.roller.tap).items():
                 sums[name] = sums.get(name, 0.0) + value
+        self._carried += any(len(packed.source) for packed in forwards)
         self._check_moving()
         if self.reduce is not None:
             self.reduce(student.trained.gradients())
@@ -131,13 +133,17 @@ class Learner:
 
     def _check_moving(self) -> None:
         """Every tensor that trains must get a gradient: at the first update, or, behind an output
-        that begins at zero, at the second one that learns."""
+        that begins at zero, at the second one that learns. The residual adapter's count begins
+        with the first state that consumed a residual."""
         if not self._still:
             return
         trained = self.student.trained
         self._still &= set(trained.without_gradient())
-        if self._still and trained.steps >= 2:
-            names = ", ".join(sorted(self._still)[:4])
+        stuck = {name for name in self._still if not name.startswith(RESIDUAL)}
+        if self._carried > 2:
+            stuck = self._still
+        if stuck and trained.steps >= 2:
+            names = ", ".join(sorted(stuck)[:4])
             raise RuntimeFailure(
                 "train.no_gradient",
                 f"No gradient reaches {names} after {trained.steps} updates.",

@@ -15,6 +15,7 @@ from PySide6.QtCore import QCoreApplication, QEvent, QObject, QThread, QTimer, S
 
 from app.backend.conversations import Failure
 from app.backend.files import DEMO_MODEL
+from app.models.inspector_live import LiveTrace
 from app.models.lifecycle import Lifecycle, checked
 from app.models.snapshot import Snapshot, SnapshotHolder
 from app.models.worker import (
@@ -62,7 +63,10 @@ class EngineModel(QObject):
         self._timer.timeout.connect(self._tick)
         self._thread = QThread(self)
         self._thread.setObjectName("engine")
-        self._worker = EngineWorker(loader, self._snapshots, self._progress, self._stop)
+        self.live_trace = LiveTrace()
+        self._worker = EngineWorker(
+            loader, self._snapshots, self._progress, self._stop, self.live_trace
+        )
         self._worker.moveToThread(self._thread)
         self._load.connect(self._worker.load)
         self._generate.connect(self._worker.generate)

@@ -18,11 +18,12 @@ from PySide6.QtCore import QObject, QThread, Signal, Slot
 
 from app.backend.conversations import Failure, Figures
 from app.backend.preload import collector_resting, preload_torch
+from app.models.inspector_live import LiveTrace
 from app.models.snapshot import SnapshotBuilder, SnapshotHolder
 from engine.errors import UnblurError
 from engine.openmp import let_threads_sleep
 from engine.protocol import Engine, EngineLoader, ProgressCallback
-from engine.types import BlockFinished, Event, Finished, GenerateRequest, LoadProgress
+from engine.types import BlockFinished, Event, Finished, GenerateRequest, LoadProgress, StepTaken
 
 log = logging.getLogger("unblur.worker")
 
@@ -117,8 +118,10 @@ class EngineWorker(QObject):
         snapshots: SnapshotHolder,
         progress: ProgressHolder,
         stop: threading.Event,
+        live_trace: LiveTrace,
     ) -> None:
         super().__init__()
+        self._live_trace = live_trace
         self._loader = loader
         self._snapshots = snapshots
         self._progress = progress
@@ -175,7 +178,10 @@ class EngineWorker(QObject):
         if self._engine is None:
             raise UnblurError("load.no_model", "No model is loaded.", "Open a model first.")
         builder = SnapshotBuilder(job.reply_id, self._engine)
+        self._live_trace.begin(job.reply_id, self._engine.info)
         for event in self._engine.generate(job.request, self._stop):
+            if isinstance(event, StepTaken):
+                self._live_trace.add(event, self._engine.pieces)
             snapshot = builder.add(event)
             if snapshot is not None:
                 self._snapshots.put(snapshot)

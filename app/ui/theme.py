@@ -80,6 +80,17 @@ DARK = Colors(
     edited="#D3A2F2",
     masked="#8E929B",
 )
+# Heat scales: nine colours from 0 to 1, the same in light and dark, lightness rising all the way.
+RAMPS = {
+    "cividis": (
+        "#00224E", "#123570", "#3B496C", "#575D6D", "#707173", "#8A8678", "#A59C74", "#C3B369",
+        "#FEE838",
+    ),
+    "magma": (
+        "#000004", "#1C1044", "#51127C", "#832681", "#B73779", "#E75263", "#FC8961", "#FEC488",
+        "#FCFDBF",
+    ),
+}  # fmt: skip
 TEXT_ROLES = ("text", "muted", "accent", "ok", "warn", "bad", "draft", "edited", "masked")
 SURFACES = ("window", "surface", "raised")
 
@@ -177,6 +188,21 @@ def mixed(over: str, under: str, share: float) -> QColor:
         a.greenF() * share + b.greenF() * (1 - share),
         a.blueF() * share + b.blueF() * (1 - share),
     )
+
+
+def ramp_color(name: str, share: float) -> QColor:
+    """The colour of the heat scale `name` (of `RAMPS`) at `share`, 0..1."""
+    stops = RAMPS[name]
+    place = min(max(share, 0.0), 1.0) * (len(stops) - 1)
+    index = min(int(place), len(stops) - 2)
+    return mixed(stops[index + 1], stops[index], place - index)
+
+
+def ink_on(color: QColor) -> str:
+    """The colour of text on `color`, one of two: its contrast is at least 4.5 on any colour."""
+    dark, light = LIGHT.text, LIGHT.surface
+    name = color.name()
+    return max((dark, light), key=lambda ink: contrast(ink, name))
 
 
 def contrast(a: str, b: str) -> float:

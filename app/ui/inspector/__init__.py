@@ -1,0 +1,1 @@
+"""The inspector's page: views of one recorded reply that share a selection."""

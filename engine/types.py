@@ -65,6 +65,21 @@ class DecodeSettings:
     noise: NoiseCanvas = field(default_factory=NoiseCanvas)
 
 
+CaptureLevel = Literal["off", "light", "top-k", "full"]
+
+
+@dataclass(frozen=True)
+class Capture:
+    """What is kept of every step. off: nothing, so that no `StepTaken` comes. light: the canvas
+    with confidence and entropy. top-k: also the `top_k` most likely tokens of every position.
+    full: also the logits of up to a few `positions` (absolute), in the steps of their block.
+    """
+
+    level: CaptureLevel = "light"
+    top_k: int = 16
+    positions: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True)
 class GenerateRequest:
     """One reply to generate. `settings=None` takes the checkpoint's own defaults
@@ -74,6 +89,7 @@ class GenerateRequest:
     messages: tuple[Message, ...]
     max_new_tokens: int = 256
     settings: DecodeSettings | None = None
+    capture: Capture = field(default_factory=Capture)
 
 
 @dataclass(frozen=True)
@@ -104,6 +120,10 @@ class StepTaken:
     no forward has judged the position. entropy float32: nats, same convention. edited_from int32:
     the token replaced in this step, -1 elsewhere. seconds: since the first decode forward began, at
     the end of this step.
+    top_ids int32, top_p float32 [block_length, k]: most likely tokens, best first, and their plain
+    softmax probabilities; -1 and NaN at prompt positions. None = not captured. logits float32 [n,
+    vocabulary] of the absolute logit_positions int32 [n] that lie in this block. None = not
+    captured.
     """
 
     block: int  # 0 = first block of the reply
@@ -116,6 +136,10 @@ class StepTaken:
     entropy: npt.NDArray[np.float32]
     edited_from: npt.NDArray[np.int32]
     seconds: float
+    top_ids: npt.NDArray[np.int32] | None = None
+    top_p: npt.NDArray[np.float32] | None = None
+    logits: npt.NDArray[np.float32] | None = None
+    logit_positions: npt.NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True, eq=False)

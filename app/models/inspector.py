@@ -19,8 +19,8 @@ from app.models.engine_model import EngineModel
 from app.models.inspector_curves import Curves, Mark, MarkKind, commit_front, curves_of, marks_of
 from app.models.inspector_data import InspectorData, Moment
 from app.models.inspector_fills import FillKey, Levels
-from app.models.inspector_live import Recorded
 from app.models.worker import ReplyOutcome
+from engine.trace import Trace
 
 FRAME_MS = 16
 SPEEDS = (1, 2, 5, 10, 30, 60, 0)  # steps a second; 0 = as it was recorded
@@ -65,8 +65,7 @@ class InspectorModel(QObject):
         self.follow = True
         self.speed = 10
         self._engine = engine
-        self._kept: dict[str, Recorded] = {}
-        self._recorded: Recorded | None = None
+        self._kept: dict[str, Trace] = {}
         self._watching = False
         self._stale = False
         self._begun, self._begun_step = 0.0, 0
@@ -79,11 +78,11 @@ class InspectorModel(QObject):
 
     # which trace
 
-    def show(self, recorded: Recorded, source: Source, title: str) -> None:
+    def show(self, trace: Trace, source: Source, title: str, reply_id: str = "") -> None:
         """Shows a trace from its first step, or at its last one when it is being written."""
         self.pause()
-        self.source, self.title, self.reply_id = source, title, recorded.reply_id
-        self._index(recorded)
+        self.source, self.title, self.reply_id = source, title, reply_id
+        self._index(trace)
         self.follow = source is Source.LIVE
         step = self._last_step if self.follow else 0
         self.selection = Selection(step, self._first_open(step))
@@ -94,7 +93,7 @@ class InspectorModel(QObject):
         """Shows no trace."""
         self.pause()
         self.source, self.title, self.reply_id = Source.NONE, "", ""
-        self._recorded = self.data = self.levels = self.curves = self.front = None
+        self.data = self.levels = self.curves = self.front = None
         self.marks = ()
         self.selection = Selection()
         self.trace_changed.emit()
@@ -103,29 +102,22 @@ class InspectorModel(QObject):
         """Shows the reply being written or a kept one. False when its steps are not known."""
         running = self._engine.live_trace.latest(reply_id) if self._engine.busy else None
         if running is not None:
-            self.show(running, Source.LIVE, title)
+            self.show(running, Source.LIVE, title, reply_id)
             return True
-        recorded = self._kept.get(reply_id)
-        if recorded is not None:
-            self.show(recorded, Source.ANSWER, title)
-        return recorded is not None
+        trace = self._kept.get(reply_id)
+        if trace is not None:
+            self.show(trace, Source.ANSWER, title, reply_id)
+        return trace is not None
 
     def knows(self, reply_id: str) -> bool:
         """Whether `show_answer` would show this finished reply."""
         return reply_id in self._kept
 
-    @property
-    def recorded(self) -> Recorded | None:
-        """What is shown, as it was recorded."""
-        return self._recorded
-
-    def _index(self, recorded: Recorded) -> None:
-        info = recorded.info
-        self._recorded = recorded
-        self.data = InspectorData(recorded.trace, recorded.pieces, recorded.vocabulary)
+    def _index(self, trace: Trace) -> None:
+        self.data = InspectorData(trace)
         self.levels = Levels(self.data, self.fill)
         self.curves = curves_of(self.data)
-        self.marks = marks_of(self.data, frozenset(info.stop_ids if info else ()))
+        self.marks = marks_of(self.data)
         self.front = commit_front(self.data)
 
     # following a reply
@@ -145,36 +137,37 @@ class InspectorModel(QObject):
         self._stale = False
         if self.source not in (Source.NONE, Source.LIVE):
             return
-        recorded = self._engine.live_trace.take()
-        if recorded is None:
+        live = self._engine.live_trace
+        trace = live.take()
+        if trace is None:
             return
-        if self.source is Source.NONE or recorded.reply_id != self.reply_id:
-            self.show(recorded, Source.LIVE, self.tr("The answer being written"))
+        if self.source is Source.NONE or live.reply_id != self.reply_id:
+            self.show(trace, Source.LIVE, self.tr("The answer being written"), live.reply_id)
             return
-        self._index(recorded)
+        self._index(trace)
         self.grown.emit()
         if self.follow:
             self.select(self._last_step, self._first_open(self._last_step))
 
     @Slot(object)
     def _on_reply_ended(self, outcome: ReplyOutcome) -> None:
-        recorded = self._engine.live_trace.latest(outcome.reply_id)
-        if recorded is None:
+        trace = self._engine.live_trace.latest(outcome.reply_id)
+        if trace is None:
             return
         self._kept.pop(outcome.reply_id, None)
-        self._kept[outcome.reply_id] = recorded
+        self._kept[outcome.reply_id] = trace
         self._let_go()
         if self.source is Source.LIVE and self.reply_id == outcome.reply_id:
             self.source, self.title = Source.ANSWER, self.tr("The last answer")
-            self._index(recorded)
+            self._index(trace)
             self.grown.emit()
         self.kept_changed.emit()
 
     def _let_go(self) -> None:
         """Keeps the newest traces within `KEPT_BYTES`, and the newest one in any case."""
         total = 0
-        for index, (reply_id, recorded) in enumerate(reversed(list(self._kept.items()))):
-            total += recorded.nbytes
+        for index, (reply_id, trace) in enumerate(reversed(list(self._kept.items()))):
+            total += trace_bytes(trace)
             if index and total > KEPT_BYTES:
                 del self._kept[reply_id]
 
@@ -311,3 +304,9 @@ class InspectorModel(QObject):
         self.select(step=max(step, self._begun_step))
         if self.selection.step == self._last_step:
             self.pause()
+
+
+def trace_bytes(trace: Trace) -> int:
+    """Memory of a trace's arrays, in bytes."""
+    arrays = [value for value in vars(trace).values() if isinstance(value, np.ndarray)]
+    return sum(array.nbytes for array in arrays)

@@ -82,10 +82,10 @@ class Mark:
     position: int
 
 
-def marks_of(data: InspectorData, stop_ids: frozenset[int] = frozenset()) -> tuple[Mark, ...]:
+def marks_of(data: InspectorData) -> tuple[Mark, ...]:
     """All marks, in the order of their steps."""
     marks = [Mark(MarkKind.BLOCK, s.first, s.block, s.begin) for s in data.segments]
-    stops = np.isin(data.trace.ids, list(stop_ids)) & data.newly_settled
+    stops = np.isin(data.trace.ids, data.trace.header.stop_ids) & data.newly_settled
     for kind, cells in (
         (MarkKind.EDIT, data.edited),
         (MarkKind.REMASK, data.remasked),

@@ -8,7 +8,6 @@ of steps x positions is ever built: a long reply would need many times its file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -61,14 +60,12 @@ class InspectorData:
     """An indexed trace. All steps are rows of the trace (0..S-1), all positions are counted from
     the reply's first block (0..P-1)."""
 
-    def __init__(self, trace: Trace, pieces: Mapping[int, str], vocabulary: int | None) -> None:
-        """pieces: display text of token ids. vocabulary: number of tokens, None when unknown.
-        Raises ValueError when the trace holds no step."""
+    def __init__(self, trace: Trace) -> None:
+        """Raises ValueError when the trace holds no step."""
         if len(trace) == 0:
             raise ValueError("a trace without steps cannot be looked at")
         self.trace = trace
-        self.pieces = pieces
-        self.vocabulary = vocabulary
+        self.pieces = trace.header.pieces
         self.length = int(trace.ids.shape[1])
         self.steps = len(trace)
         self.segments = _segments(trace)
@@ -153,7 +150,7 @@ class InspectorData:
         )
 
     def _top(self, row: int, column: int) -> tuple[tuple[int, float], ...] | None:
-        ids, p = getattr(self.trace, "top_ids", None), getattr(self.trace, "top_p", None)
+        ids, p = self.trace.top_ids, self.trace.top_p
         if ids is None or p is None:
             return None
         found = [
@@ -221,10 +218,10 @@ class InspectorData:
     @property
     def margin(self) -> npt.NDArray[np.float32] | None:
         """Probability of the best candidate minus the second's; None where not captured."""
-        p = getattr(self.trace, "top_p", None)
+        p = self.trace.top_p
         if p is None or p.shape[2] < 2:
             return None
-        return (p[:, :, 0].astype(np.float32) - p[:, :, 1].astype(np.float32)).astype(np.float32)
+        return p[:, :, 0] - p[:, :, 1]
 
     @property
     def _local(self) -> npt.NDArray[np.int16]:

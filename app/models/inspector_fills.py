@@ -74,8 +74,8 @@ class Levels:
     has not captured it."""
 
     def __init__(self, data: InspectorData, fill: FillKey) -> None:
-        self.fill = fill
-        self.scale = scale_of(fill, data.vocabulary)
+        self.fill: FillKey = fill
+        self.scale = scale_of(fill, data.trace.header.vocab_size)
         self.values = _values(data, fill)
         self._data = data
 

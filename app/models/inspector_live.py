@@ -8,14 +8,15 @@ nothing is signalled. It refuses to know widgets and what a step means.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from engine.trace import Trace
-from engine.types import ModelInfo, StepTaken
+from engine.trace import Trace, TraceHeader
+from engine.types import Finished, GenerateRequest, ModelInfo, StepTaken
 
 FIRST_CAPACITY = 64  # steps
 _SCALARS = (
@@ -35,28 +36,6 @@ _CELLS = (
 Pieces = Callable[[Sequence[int]], Sequence[str]]
 
 
-@dataclass(frozen=True, eq=False)
-class Recorded:
-    """A reply's steps as far as they are known. trace: arrays that nobody writes to any more.
-    pieces: display text of every id in it. info: of the model that wrote it, None when unknown."""
-
-    reply_id: str
-    trace: Trace
-    pieces: Mapping[int, str]
-    info: ModelInfo | None
-
-    @property
-    def vocabulary(self) -> int | None:
-        """Number of tokens the model knows, None when the trace does not say."""
-        return None
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the arrays."""
-        arrays = (getattr(self.trace, name) for name, _ in (*_SCALARS, *_CELLS))
-        return sum(array.nbytes for array in arrays)
-
-
 class LiveTrace:
     """One slot: the running reply's trace, or the last one's. The worker calls `begin` and `add`,
     the window `take`."""
@@ -64,34 +43,45 @@ class LiveTrace:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._reply_id = ""
-        self._info: ModelInfo | None = None
+        self._header = TraceHeader()
         self._count = 0
         self._taken = 0
-        self._arrays: dict[str, npt.NDArray[np.generic]] = {}
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
         self._pieces: dict[int, str] = {}
 
-    def begin(self, reply_id: str, info: ModelInfo) -> None:
+    def begin(self, reply_id: str, info: ModelInfo, request: GenerateRequest) -> None:
         """Forgets the last reply."""
+        header = header_of(info, request)
         with self._lock:
-            self._reply_id, self._info = reply_id, info
+            self._reply_id, self._header = reply_id, header
             self._count = self._taken = 0
             self._arrays, self._pieces = {}, {}
 
     def add(self, step: StepTaken, pieces: Pieces) -> None:
         """Appends a step. pieces: display text of ids (not kept: it holds the model). Raises
         ValueError when its block has another length than the first."""
-        ids = np.unique(np.concatenate((step.ids, step.edited_from))).tolist()
+        seen = [step.ids, step.edited_from]
+        if step.top_ids is not None:
+            seen.append(step.top_ids.reshape(-1))
+        ids = np.unique(np.concatenate(seen)).tolist()
         new = [i for i in ids if i >= 0 and i not in self._pieces]
         shown = dict(zip(new, pieces(new), strict=True)) if new else {}
         with self._lock:
             if shown:
                 self._pieces = {**self._pieces, **shown}  # a reader may hold the old one
-            self._make_room(len(step.ids))
-            for name, _ in (*_SCALARS, *_CELLS):
-                self._arrays[name][self._count] = getattr(step, name)
+            self._make_room(step)
+            for name, array in self._arrays.items():
+                array[self._count] = getattr(step, name)
             self._count += 1
 
-    def _make_room(self, length: int) -> None:
+    def end(self, finished: Finished) -> None:
+        """The reply is complete: how it ended becomes part of the trace."""
+        with self._lock:
+            self._header = replace(
+                self._header, reason=finished.reason, text=finished.text, stats=finished.stats
+            )
+
+    def _make_room(self, step: StepTaken) -> None:
         capacity = len(self._arrays["step"]) if self._arrays else 0
         if self._count < capacity:
             return
@@ -99,29 +89,58 @@ class LiveTrace:
         for name, kind in _SCALARS:
             self._grow(name, np.zeros(larger, kind))
         for name, kind in _CELLS:
-            self._grow(name, np.zeros((larger, length), kind))
+            self._grow(name, np.zeros((larger, len(step.ids)), kind))
+        for name, values in (("top_ids", step.top_ids), ("top_p", step.top_p)):
+            if values is not None:
+                self._grow(name, np.zeros((larger, *values.shape), values.dtype))
 
-    def _grow(self, name: str, room: npt.NDArray[np.generic]) -> None:
+    def _grow(self, name: str, room: npt.NDArray[Any]) -> None:
         if name in self._arrays:
             room[: self._count] = self._arrays[name]
         self._arrays[name] = room
 
-    def take(self) -> Recorded | None:
+    def take(self) -> Trace | None:
         """All steps so far, if there are more than when this was last called; else None."""
         with self._lock:
             if self._count == self._taken:
                 return None
             self._taken = self._count
-            return self._recorded()
+            return self._trace()
 
-    def latest(self, reply_id: str) -> Recorded | None:
+    def latest(self, reply_id: str) -> Trace | None:
         """All steps of this reply, None when it is not the one held or has none yet."""
         with self._lock:
             if self._reply_id != reply_id or self._count == 0:
                 return None
-            return self._recorded()
+            return self._trace()
 
-    def _recorded(self) -> Recorded:
-        views = {name: array[: self._count] for name, array in self._arrays.items()}
-        trace = Trace(**views)  # type: ignore[arg-type]
-        return Recorded(self._reply_id, trace, self._pieces, self._info)
+    def _trace(self) -> Trace:
+        views: dict[str, Any] = {name: array[: self._count] for name, array in self._arrays.items()}
+        return Trace(**views, header=replace(self._header, pieces=self._pieces))
+
+    @property
+    def reply_id(self) -> str:
+        """Whose steps these are; "" before the first reply."""
+        return self._reply_id
+
+
+def header_of(info: ModelInfo, request: GenerateRequest) -> TraceHeader:
+    """What is known of a reply when it begins."""
+    capture = request.capture
+    return TraceHeader(
+        model_name=info.name,
+        model_family=info.family,
+        model_path=info.path,
+        quantisation=info.quantisation,
+        decoding=info.decoding,
+        runtime=info.runtime,
+        device=info.device,
+        messages=request.messages,
+        settings=request.settings or info.defaults,
+        max_new_tokens=request.max_new_tokens,
+        mask_id=info.mask_id,
+        stop_ids=info.stop_ids,
+        block_length=info.block_length,
+        capture=capture.level,
+        top_k=capture.top_k if capture.level in ("top-k", "full") else 0,
+    )

@@ -178,10 +178,12 @@ class EngineWorker(QObject):
         if self._engine is None:
             raise UnblurError("load.no_model", "No model is loaded.", "Open a model first.")
         builder = SnapshotBuilder(job.reply_id, self._engine)
-        self._live_trace.begin(job.reply_id, self._engine.info)
+        self._live_trace.begin(job.reply_id, self._engine.info, job.request)
         for event in self._engine.generate(job.request, self._stop):
             if isinstance(event, StepTaken):
                 self._live_trace.add(event, self._engine.pieces)
+            elif isinstance(event, Finished):
+                self._live_trace.end(event)
             snapshot = builder.add(event)
             if snapshot is not None:
                 self._snapshots.put(snapshot)

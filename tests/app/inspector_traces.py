@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.trace import Trace
+from engine.trace import Trace, TraceHeader
 from engine.types import TokenState
 
 M, D, C, E, P = (int(s) for s in TokenState)
 NAN = float("nan")
+
+
+PIECES = {
+    0: "<mask>", 1: "The", 2: " cat", 3: " dog", 4: " sat", 5: " on", 6: " the", 7: " mat", 9: "> ",
+}  # fmt: skip
+LARGE_PIECES = {i: (" word", " a", "ing", " token", ".", " of", "\n")[i % 7] for i in range(400)}
 
 
 def small_trace() -> Trace:
@@ -53,13 +59,10 @@ def small_trace() -> Trace:
             ],
             np.float32,
         ),
+        header=TraceHeader(
+            model_name="small", vocab_size=10, stop_ids=(7,), block_length=4, pieces=PIECES
+        ),
     )
-
-
-PIECES = {
-    0: "<mask>", 1: "The", 2: " cat", 3: " dog", 4: " sat", 5: " on", 6: " the", 7: " mat", 9: "> ",
-}  # fmt: skip
-VOCABULARY = 10
 
 
 def large_trace(positions: int = 2048, steps: int = 1500, length: int = 32) -> Trace:
@@ -91,7 +94,7 @@ def large_trace(positions: int = 2048, steps: int = 1500, length: int = 32) -> T
         state=state.astype(np.uint8),
         confidence=confidence.astype(np.float32),
         entropy=(5 * (1 - confidence) ** 2).astype(np.float32),
+        header=TraceHeader(
+            model_name="large", vocab_size=400, block_length=length, pieces=LARGE_PIECES
+        ),
     )
-
-
-LARGE_PIECES = {i: (" word", " a", "ing", " token", ".", " of", "\n")[i % 7] for i in range(400)}

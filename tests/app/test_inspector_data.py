@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from inspector_traces import LARGE_PIECES, PIECES, VOCABULARY, large_trace, small_trace
+from inspector_traces import large_trace, small_trace
 
 from app.models.inspector_curves import Mark, MarkKind, commit_front, curves_of, marks_of
 from app.models.inspector_data import InspectorData
@@ -16,7 +16,7 @@ from engine.types import TokenState
 
 @pytest.fixture
 def data() -> InspectorData:
-    return InspectorData(small_trace(), PIECES, VOCABULARY)
+    return InspectorData(small_trace())
 
 
 def test_a_block_is_there_from_its_first_step_and_stays_as_its_last_step_left_it(data) -> None:
@@ -94,13 +94,13 @@ def test_curves_use_real_times_and_leave_out_what_was_not_judged(data) -> None:
 def test_a_step_that_judged_nothing_has_no_mean(data) -> None:
     trace = small_trace()
     trace.entropy[3] = np.nan
-    curves = curves_of(InspectorData(trace, PIECES, VOCABULARY))
+    curves = curves_of(InspectorData(trace))
     assert math.isnan(curves.entropy_mean[3])
     assert curves.entropy_mean[2] > 0
 
 
 def test_marks_say_what_happened_where(data) -> None:
-    assert marks_of(data, frozenset({7})) == (
+    assert marks_of(data) == (
         Mark(MarkKind.BLOCK, 0, 0, 0),
         Mark(MarkKind.EDIT, 2, 1, 2),
         Mark(MarkKind.BLOCK, 3, 1, 4),
@@ -116,12 +116,12 @@ def test_the_front_is_the_first_position_still_open(data) -> None:
 
 def test_an_empty_trace_is_refused() -> None:
     with pytest.raises(ValueError, match="without steps"):
-        InspectorData(large_trace(steps=0, positions=0), {}, None)
+        InspectorData(large_trace(steps=0, positions=0))
 
 
 def test_what_is_derived_stays_smaller_than_the_trace() -> None:
     trace = large_trace()
-    data = InspectorData(trace, LARGE_PIECES, 400)
+    data = InspectorData(trace)
     assert (data.positions, data.steps) == (2048, 1500)
     derived = (data.commit_step, data.edits, data.age, data.settled, data.newly_settled)
     values = (getattr(trace, name) for name in trace.__dataclass_fields__)

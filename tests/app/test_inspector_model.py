@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from inspector_traces import PIECES, large_trace, small_trace
+from inspector_traces import large_trace, small_trace
 from PySide6.QtCore import QCoreApplication
 from pytestqt.qtbot import QtBot
 
 from app.models import inspector
 from app.models.engine_model import EngineModel
-from app.models.inspector import InspectorModel, Selection, Source
+from app.models.inspector import InspectorModel, Selection, Source, trace_bytes
 from app.models.inspector_curves import MarkKind
-from app.models.inspector_live import LiveTrace, Recorded
+from app.models.inspector_live import LiveTrace
 from app.models.worker import GenerationJob
 from engine.fake import FakeEngine, FakeLoader, FakeScript
 from engine.types import GenerateRequest, Message, StepTaken
@@ -37,7 +37,7 @@ def engine(qapp: QCoreApplication):
 @pytest.fixture
 def shown(engine: EngineModel):
     model = InspectorModel(engine)
-    model.show(Recorded("", small_trace(), PIECES, None), Source.FILE, "small")
+    model.show(small_trace(), Source.FILE, "small")
     yield model
     model.clear()
 
@@ -58,22 +58,22 @@ def steps_of(engine: FakeEngine) -> list[StepTaken]:
 def test_a_growing_trace_is_what_the_engine_said(qapp: QCoreApplication) -> None:
     engine, live = FakeEngine(), LiveTrace()
     events = steps_of(engine)
-    live.begin("one", engine.info)
+    live.begin("one", engine.info, GenerateRequest((Message("user", "hello"),)))
     assert live.take() is None
     for event in events[:3]:
         live.add(event, engine.pieces)
     early = live.take()
     assert early is not None
-    before = early.trace.ids.copy()
+    before = early.ids.copy()
     for event in events[3:] * 5:  # over the first arrays' end
         live.add(event, engine.pieces)
     late = live.latest("one")
     assert late is not None
-    assert np.array_equal(early.trace.ids, before)
-    assert np.array_equal(late.trace.ids[: len(events)], np.stack([e.ids for e in events]))
-    assert late.trace.seconds[1] == events[1].seconds
+    assert np.array_equal(early.ids, before)
+    assert np.array_equal(late.ids[: len(events)], np.stack([e.ids for e in events]))
+    assert late.seconds[1] == events[1].seconds
     shown = engine.pieces(events[-1].ids.tolist())
-    assert tuple(late.pieces[i] for i in events[-1].ids.tolist()) == shown
+    assert tuple(late.header.pieces[i] for i in events[-1].ids.tolist()) == shown
     assert live.latest("another") is None
 
 
@@ -97,6 +97,7 @@ def test_blocks_and_marks_are_reached_by_one_step(shown) -> None:
     assert shown.selection.step == 0
     mark = shown.go_to_mark(1)
     assert (mark.kind, shown.selection) == (MarkKind.EDIT, Selection(2, 2))
+    assert shown.go_to_mark(1).kind is MarkKind.STOP
     shown.go_to_mark(1)
     assert shown.selection == Selection(4, 5)
     assert shown.go_to_mark(1) is None
@@ -140,8 +141,10 @@ def test_a_reply_is_followed_and_kept(engine: EngineModel, qtbot: QtBot) -> None
     assert model.source is Source.ANSWER
     assert model.knows("one")
     assert model.selection.step == model.data.steps - 1
-    kept = model.recorded.trace
+    kept = model.data.trace
     assert len(kept) == kept.forwards[-1]
+    assert kept.header.reason == "stop_token"
+    assert kept.header.messages == (Message("user", "hello"),)
 
 
 def test_scrubbing_ends_following_until_it_is_asked_for_again(
@@ -172,7 +175,7 @@ def test_a_hidden_page_indexes_nothing_and_catches_up(engine: EngineModel, qtbot
 def test_an_opened_trace_is_not_taken_away_by_a_reply(engine: EngineModel, qtbot: QtBot) -> None:
     model = InspectorModel(engine)
     model.watch(True)
-    model.show(Recorded("", small_trace(), PIECES, None), Source.FILE, "small")
+    model.show(small_trace(), Source.FILE, "small")
     ask(qtbot, engine)
     qtbot.waitUntil(lambda: not engine.busy, timeout=5000)
     assert (model.source, model.data.steps) == (Source.FILE, 5)
@@ -188,4 +191,4 @@ def test_the_oldest_traces_are_let_go(engine: EngineModel, qtbot: QtBot, monkeyp
     qtbot.waitUntil(lambda: not engine.busy, timeout=5000)
     assert not model.show_answer("one", "")
     assert model.knows("two")
-    assert Recorded("", large_trace(), {}, None).nbytes > 100_000
+    assert trace_bytes(large_trace()) > 100_000

@@ -1,8 +1,8 @@
 """ORL on the demo model: every arm of the comparison from the same start, prompts and seeds.
 
     python bench/orl_study.py prompts --out runs/orl-prompts.json.gz
-    python bench/orl_study.py train --prompts runs/orl-prompts.json.gz --arms full,plain --seeds 1,2,3 \
-        --updates 60 --out runs/orl
+    python bench/orl_study.py train --prompts runs/orl-prompts.json.gz --arms full,plain \
+        --seeds 1,2,3 --updates 60 --out runs/orl
     python bench/orl_study.py table --out runs/orl
 
 The ground (docs/orl-results.md says why): a person's own wording of the demo's tasks, which the

@@ -31,11 +31,13 @@ class Carry:
         expected = torch.where(begun, self.expected, torch.zeros_like(self.expected))
         return self.residual(embeds, expected, torch.where(begun, self.doubt, 0.0))
 
-    def keep(self, judgement: Judgement, undecided: Tensor) -> None:
-        """After the rule: undecided bool [B, L], the positions whose residual counts."""
+    def keep(self, judgement: Judgement, undecided: Tensor, taking: Tensor) -> None:
+        """After the rule: undecided bool [B, L], the positions whose residual counts; taking bool
+        [B, 1], the rows that took this step: the others keep theirs."""
         scores, log_norm = judgement.scores, judgement.log_norm
         top_k = self.residual.spec.top_k
         expected, doubt = expected_embedding(scores, log_norm, self.embedding, top_k)
-        kept = undecided.unsqueeze(-1)
-        self.expected.copy_(torch.where(kept, expected.to(self.expected.dtype), 0.0))
-        self.doubt.copy_(torch.where(kept, doubt, 0.0))
+        kept, rows = undecided.unsqueeze(-1), taking.unsqueeze(-1)
+        expected = torch.where(kept, expected.to(self.expected.dtype), 0.0)
+        self.expected.copy_(torch.where(rows, expected, self.expected))
+        self.doubt.copy_(torch.where(rows, torch.where(kept, doubt, 0.0), self.doubt))

@@ -175,9 +175,10 @@ class StepProgram:
         if self.tap is not None:
             self.tap.note(state, self.carry)
         judgement = judge(logits, settings, state.positions, state.step, self.suppressed, steering)
+        taking = ~state.finished
         self.rule.apply(state, judgement, settings)
         if self.carry is not None:
-            self.carry.keep(judgement, self._undecided())
+            self.carry.keep(judgement, self._undecided(), taking)
         return judgement
 
     def _undecided(self) -> Tensor:

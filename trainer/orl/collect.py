@@ -106,7 +106,7 @@ def _of_group(
             recorded, n, prompt, len(tokens), mask_id, recipe.states_per_block, agreement
         )
         if states:
-            pieces.append(Piece(n, np.array(tokens, dtype=np.int32), states, taught))
+            pieces.append(Piece(np.array(tokens, dtype=np.int32), states, taught))
     return pieces
 
 
@@ -118,7 +118,7 @@ def _reference(student: Student, task: Task, rng: np.random.Generator) -> Piece 
     if -(-len(tokens) // length) >= student.recipe.window:
         return None
     ids = np.array(tokens, dtype=np.int32)
-    return Piece(0, ids, reference_states(ids, prompt, length, mask_id, rng))
+    return Piece(ids, reference_states(ids, prompt, length, mask_id, rng))
 
 
 def _figures(

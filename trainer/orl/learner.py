@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,11 +23,12 @@ from trainer.orl.packing import pack
 from trainer.orl.recipe import Recipe
 from trainer.orl.replay import Replay
 from trainer.orl.rollout import Reply, Roller, drawn_settings
+from trainer.orl.states import Recorded
 from trainer.orl.student import RESIDUAL, Student
 from trainer.verify.registry import Verifier
 
 Reduce = Callable[[list[Tensor]], None]
-SLOTS = 160  # steps of a rollout batch that are kept; the batch's slowest row counts in every block
+SLOTS = 320  # turns of a rollout whose states are kept
 
 
 class Learner:
@@ -85,11 +85,14 @@ class Learner:
         prompts = list(tasks)[: max(1, self.recipe.rollouts // self.recipe.group)]
         repeated = [task for task in prompts for _ in range(self.recipe.group)]
         replies, recorded = self.roll(repeated, rng)
+        assert recorded is not None
         collected = collect(self.student, self.recipe, self.verifier, repeated, replies, recorded)
         self._kept = collected
         return collected, dict(collected.figures)
 
-    def roll(self, tasks: Sequence[Task], rng: np.random.Generator) -> tuple[list[Reply], Any]:
+    def roll(
+        self, tasks: Sequence[Task], rng: np.random.Generator
+    ) -> tuple[list[Reply], Recorded | None]:
         """Fresh replies to tasks and their recorded states."""
         r = self.recipe
         settings = drawn_settings(
@@ -103,9 +106,9 @@ class Learner:
         if self._roller is None:
             r, student = self.recipe, self.student
             capacity = r.window * student.spec.block_length
-            per_prompt = max(1, r.rollouts // r.group) * r.group
             kept = student.placement.kept_dtype
-            self._roller = Roller(student.model, per_prompt, capacity, SLOTS, kept)
+            rows = min(r.rows, r.rollouts)
+            self._roller = Roller(student.model, rows, capacity, SLOTS, kept)
         return self._roller
 
     def _learn(self, collected: Collected) -> dict[str, float]:
@@ -153,18 +156,12 @@ class Learner:
     def evaluate(
         self, tasks: Sequence[Task], settings: DecodeSettings, max_new_tokens: int | None = None
     ) -> list[Reply]:
-        """Replies to tasks in order, as the model is now, `rollouts` at a time."""
+        """Replies to tasks in order, as the model is now."""
         self._kept = None  # its states are overwritten
         limit = max_new_tokens or self.recipe.max_new_tokens
         prompts = [self.student.tokenizer.encode_chat(task.messages) for task in tasks]
-        order = sorted(range(len(prompts)), key=lambda n: len(prompts[n]))
-        found: dict[int, Reply] = {}
-        for first in range(0, len(order), self.roller.batch):
-            chosen = order[first : first + self.roller.batch]
-            mine = [prompts[n] for n in chosen]
-            replies, _ = self.roller.run(mine, [settings] * len(mine), limit)
-            found.update(zip(chosen, replies, strict=True))
-        return [found[n] for n in range(len(prompts))]
+        replies, _ = self.roller.run(prompts, [settings] * len(prompts), limit, record=False)
+        return replies
 
     def text(self, reply: Reply) -> str:
         """A reply's text without stop tokens."""

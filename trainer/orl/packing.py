@@ -154,7 +154,7 @@ def _tabulate(
             for index, state in enumerate(part.states):
                 at = end + index
                 ids[w, at], position[w, at], noisy[w, at] = state.canvas, state.block, True
-                slot[w, at], row[w, at], opened[w, at] = state.slot, part.piece.row, state.open
+                slot[w, at], row[w, at], opened[w, at] = state.slot, state.row, state.open
                 here = tokens[state.block * length : (state.block + 1) * length]
                 target[w, at, : len(here)] = here
                 wanted[w, at] = state.wanted * share.wanted

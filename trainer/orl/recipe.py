@@ -20,10 +20,10 @@ Trains = Literal["all", "lora"]
 class Recipe:
     """One update is one batch of fresh rollouts (published), then thrown away.
 
-    Rollouts. rollouts: replies an update; group: replies to the same prompt, each at a threshold of
-    its own; thresholds: the range they are drawn from; temperature: of the sampler;
-    max_new_tokens: the longest reply. fastest: of a group's verified replies only those with the
-    fewest forwards teach.
+    Rollouts. rollouts: replies an update; rows: how many run side by side; group: replies to the
+    same prompt, each at a threshold of its own; thresholds: the range they are drawn from;
+    temperature: of the sampler; max_new_tokens: the longest reply. fastest: of a group's verified
+    replies only those with the fewest forwards teach.
 
     States. states_per_block: how many of a block's states are replayed, as adjacent pairs, the
     earliest first. micro_blocks: blocks of a forward of training, the memory's handle. window:
@@ -54,6 +54,7 @@ class Recipe:
     """
 
     rollouts: int = 256
+    rows: int = 192
     group: int = 2
     thresholds: tuple[float, float] = (0.8, 0.97)
     temperature: float = 0.0
@@ -122,6 +123,7 @@ class Recipe:
         low, high = self.thresholds
         return [
             ("rollouts", 1 <= self.rollouts <= 4096, "1 to 4096"),
+            ("rows", self.rows >= 1, "at least 1"),
             ("group", 1 <= self.group <= self.rollouts, "1 to the number of rollouts"),
             ("thresholds", 0.0 < low <= high < 1.0, "two rising numbers between 0 and 1"),
             ("temperature", 0.0 <= self.temperature <= 2.0, "0 to 2"),

@@ -16,8 +16,8 @@ from engine.compose import make_program
 from engine.decoding.rules import RuleOptions
 from engine.errors import RequestError
 from engine.models.backbone import AnyBackbone
-from engine.runtime.choice import choose_loop, make_runtime
 from engine.runtime.rows import Row
+from engine.runtime.stream import ReplyStream
 from engine.runtime.tap import StateTap
 from engine.types import DecodeSettings, StopReason
 from trainer.orl.states import Recorded
@@ -43,26 +43,22 @@ class Reply:
 
 
 class Roller:
-    """Rolls out `batch` prompts at a time in a window of `capacity` positions. One runtime for
-    all rollouts: a graph is captured once, and weights change under it in place."""
+    """Rolls out prompts, `batch` rows at a time, in a window of `capacity` positions. One runtime
+    for all rollouts: a graph is captured once, and weights change under it in place. slots: steps
+    whose states are kept."""
 
     def __init__(
-        self,
-        model: AnyBackbone,
-        batch: int,
-        capacity: int,
-        slots: int,
-        dtype: torch.dtype,
+        self, model: AnyBackbone, batch: int, capacity: int, slots: int, dtype: torch.dtype
     ) -> None:
         device = model.norm.weight.device
         options = RuleOptions()
         program = make_program(
             model, batch, capacity, options, dtype, kernels=device.type == "cuda"
         )
-        self.batch, self.capacity, self.slots = batch, capacity, slots
+        self.capacity, self.slots = capacity, slots
         self.spec = model.spec
         self.tap: StateTap = program.record_states(slots)
-        self.runtime = make_runtime(program, options.stop_after_block, choose_loop(device))
+        self.stream = ReplyStream(program, options.stop_after_block)
 
     def room(self, prompt: int) -> int:
         """Tokens an answer to a prompt of this length can have here."""
@@ -74,8 +70,9 @@ class Roller:
         prompts: Sequence[Sequence[int]],
         settings: Sequence[DecodeSettings],
         max_new_tokens: int,
-    ) -> tuple[list[Reply], Recorded]:
-        """Up to `batch` replies, in order, and their states. Raises RequestError `train.too_long`
+        record: bool = True,
+    ) -> tuple[list[Reply], Recorded | None]:
+        """Replies in order and, with `record`, their states. Raises RequestError `train.too_long`
         for a prompt that leaves no room, `train.too_many_steps` when the tap was too short."""
         rows = []
         for prompt, chosen in zip(prompts, settings, strict=True):
@@ -88,18 +85,13 @@ class Roller:
                     "Leave long examples out, or train with a longer window.",
                 )
             rows.append(self._row(prompt, room, chosen))
-        spare = [self._row(prompts[0], 1, settings[0]) for _ in range(self.batch - len(rows))]
-        for row in spare:
-            row.reason = "stopped"
-        everyone = [*rows, *spare]
-        self.runtime.prefill(everyone)
-        for _ in self.runtime.run(everyone, record=False):
-            pass
-        if self.tap.full:
+        owners: list[list[int]] = []
+        self.stream.run(rows, (lambda held: owners.append(list(held))) if record else None)
+        if record and self.tap.full:
             raise RequestError(
                 "train.too_many_steps",
                 f"A rollout took more than {self.slots} steps, and only so many are kept.",
-                "Ask for shorter answers, or fewer steps a block.",
+                "Ask for shorter answers, fewer steps a block, or fewer rollouts an update.",
             )
         replies = [
             Reply(
@@ -113,25 +105,25 @@ class Roller:
             )
             for row in rows
         ]
-        return replies, self._recorded()
+        return replies, self._recorded(owners) if record else None
 
     def _row(self, prompt: Sequence[int], room: int, settings: DecodeSettings) -> Row:
         spec = self.spec
         stops = frozenset(spec.stop_ids)
         return Row(prompt, room, settings, spec.block_length, stops, spec.on_grid)
 
-    def _recorded(self) -> Recorded:
-        count = int(self.tap.count)
+    def _recorded(self, owners: Sequence[Sequence[int]]) -> Recorded:
+        count = len(owners)
 
         def host(tensor: torch.Tensor) -> np.ndarray:
             return tensor[:count].cpu().numpy()
 
-        tap = self.tap
-        return Recorded(host(tap.canvas), host(tap.start), host(tap.step), host(tap.active))
+        tap, owner = self.tap, np.array(owners, dtype=np.int32)
+        return Recorded(host(tap.canvas), host(tap.start), host(tap.step), host(tap.active), owner)
 
     def close(self) -> None:
         """Gives captured memory back."""
-        self.runtime.close()
+        self.stream.close()
 
 
 def drawn_settings(

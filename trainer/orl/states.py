@@ -20,14 +20,15 @@ NO_SLOT = -1  # a state that was not recorded: its canvas was made here, and it 
 
 @dataclass(frozen=True, eq=False)
 class NoisyState:
-    """One recorded state of one block. block: index from position 0; canvas int32 [L]; slot: where
-    the tap keeps it (`NO_SLOT`: nowhere); wanted float32 [L]: weight of each position's
-    prediction, 0 where it is resolved, prompt or beyond the reply's end; next: the state before
-    this one in the list is its predecessor in the same block."""
+    """One recorded state of one block. block: index from position 0; canvas int32 [L]; slot, row:
+    where the tap keeps it (`NO_SLOT`: nowhere); open bool [L]: unresolved positions of the answer;
+    wanted float32 [L]: weight of each position's prediction; follows: the state before this one in
+    the list is its predecessor in the same block."""
 
     block: int
     canvas: Ints
     slot: int
+    row: int
     open: npt.NDArray[np.bool_]
     wanted: Reals
     follows: bool
@@ -35,11 +36,9 @@ class NoisyState:
 
 @dataclass(eq=False)
 class Piece:
-    """What one reply contributes. row: its row of the rollout (any for a reference). tokens int32:
-    prompt and answer. taught: predictions count (a reply that failed is anchored alone). weight:
-    of its losses beside the other replies'."""
+    """What one reply contributes. tokens int32: prompt and answer. taught: predictions count (a
+    reply that failed is anchored alone). weight: of its losses beside the other replies'."""
 
-    row: int
     tokens: Ints
     states: list[NoisyState] = field(default_factory=list)
     taught: bool = True
@@ -53,34 +52,39 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """A rollout's tap on the host: int32 canvas [N, B, L], start, step [N, B], active bool [N,
-    B]."""
+    """A rollout's tap on the host: int32 canvas [N, B, L], start, step [N, B], active bool [N, B];
+    owner int32 [N, B]: which reply each row held."""
 
     canvas: Ints
     start: Ints
     step: Ints
     active: npt.NDArray[np.bool_]
+    owner: Ints
+
+    def of(self, reply: int) -> list[tuple[int, int]]:
+        """(entry, row) of every step a reply took, in order."""
+        entries, rows = np.nonzero(self.active & (self.owner == reply))
+        return list(zip(entries.tolist(), rows.tolist(), strict=True))
 
 
 def states_of(
     recorded: Recorded,
-    row: int,
+    reply: int,
     prompt: int,
     end: int,
     mask_id: int,
     most: int,
     agreement: Reals | None = None,
 ) -> list[NoisyState]:
-    """The states of a row: of every block the first `most`, in order.
+    """The states of a reply: of every block the first `most`, in order.
 
     prompt: length of the prompt; end: absolute position behind the last token that counts.
     agreement float32 [end - prompt]: weight of each token of the answer, 1 where None.
     """
     length = recorded.canvas.shape[-1]
-    slots = np.flatnonzero(recorded.active[:, row])
     states: list[NoisyState] = []
     taken, block_before = 0, -1
-    for slot in slots:
+    for slot, row in recorded.of(reply):
         start = int(recorded.start[slot, row])
         if start >= end:
             continue
@@ -98,7 +102,7 @@ def states_of(
         if agreement is not None:
             inside = np.clip(position - prompt, 0, len(agreement) - 1)
             wanted *= agreement[inside]
-        states.append(NoisyState(block, canvas, int(slot), unresolved, wanted, follows))
+        states.append(NoisyState(block, canvas, slot, row, unresolved, wanted, follows))
     return states
 
 
@@ -123,7 +127,7 @@ def reference_states(
                 continue
             canvas = np.where(hidden, mask_id, clean).astype(np.int32)
             weight = unresolved.astype(np.float32)
-            states.append(NoisyState(block, canvas, NO_SLOT, unresolved, weight, False))
+            states.append(NoisyState(block, canvas, NO_SLOT, 0, unresolved, weight, False))
     return states
 
 

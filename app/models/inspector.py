@@ -8,7 +8,7 @@ what it draws.
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from enum import Enum
 
@@ -229,6 +229,11 @@ class InspectorModel(QObject):
         self.select(position=mark.position)
         return mark
 
+    def marks_at(self, step: int) -> tuple[Mark, ...]:
+        """What happened in a step."""
+        first = bisect_left(self.marks, step, key=_step_of)
+        return self.marks[first : bisect_right(self.marks, step, key=_step_of)]
+
     @property
     def moment(self) -> Moment | None:
         """The selected position after the selected step, None when it is not there yet."""
@@ -304,6 +309,10 @@ class InspectorModel(QObject):
         self.select(step=max(step, self._begun_step))
         if self.selection.step == self._last_step:
             self.pause()
+
+
+def _step_of(mark: Mark) -> int:
+    return mark.step
 
 
 def trace_bytes(trace: Trace) -> int:

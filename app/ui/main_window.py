@@ -27,9 +27,11 @@ from app.backend.settings import SettingsStore
 from app.models.chat import ChatModel
 from app.models.engine_model import EngineModel
 from app.models.gpu_meter import GpuMeter
+from app.models.inspector import InspectorModel
 from app.models.model_store import ModelStore
 from app.ui.chat_page import ChatPage
 from app.ui.icons import app_icon
+from app.ui.inspector.page import InspectorPage
 from app.ui.models_page import ModelsPage
 from app.ui.rail import Rail, RailEntry
 from app.ui.settings_page import SettingsPage
@@ -99,11 +101,14 @@ class MainWindow(QMainWindow):
         self.resize(1280, 800)
         self.banner = Banner(self)
         self.chat_page = ChatPage(theme, chat, self)
+        self.inspector = InspectorModel(engine, self)
+        self.inspector_page = InspectorPage(theme, self.inspector, self)
         self.models_page = ModelsPage(theme, store, engine, self)
         self.settings_page = SettingsPage(theme, settings, folders, self)
         self.status_bar = StatusBar(theme, engine, meter, self)
         self._pages = {
             "chat": self.chat_page,
+            "inspector": self.inspector_page,
             "models": self.models_page,
             "settings": self.settings_page,
         }
@@ -111,6 +116,7 @@ class MainWindow(QMainWindow):
             theme,
             (
                 RailEntry("chat", self.tr("&Chat"), "chat", 1),
+                RailEntry("inspector", self.tr("&Inspector"), "inspector", 2),
                 RailEntry("models", self.tr("&Models"), "models", 3),
                 RailEntry("settings", self.tr("&Settings"), "settings", 5, bottom=True),
             ),

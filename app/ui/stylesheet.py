@@ -57,6 +57,17 @@ QPushButton[kind="tab"]:checked {
 }
 QPushButton[kind="tab"]:focus { border: 2px solid $accent; padding: 0 12px; min-height: 28px; }
 
+QPushButton[kind="icon"] {
+    background: transparent; border: 2px solid transparent; padding: 0; min-height: 28px;
+    min-width: 28px;
+}
+QPushButton[kind="icon"]:hover { background: $surface; border-color: $line; }
+QPushButton[kind="icon"]:focus { border-color: $accent; }
+QPushButton::menu-indicator { width: 0; image: none; }
+#transport { border-top: 1px solid $line; background: $window; }
+QSplitter::handle:vertical { background: transparent; }
+QSplitter::handle:hover { background: $line; }
+
 #rail { background: $surface; border-right: 1px solid $line; }
 #rail QToolButton {
     background: transparent; color: $muted; border: 2px solid transparent; border-radius: 6px;
@@ -101,6 +112,9 @@ QFrame[card="bad"] {
     background: $surface; border: 1px solid $bad; border-radius: 10px;
 }
 QFrame[card="drop"] { background: $surface; border: 2px dashed $accent; border-radius: 10px; }
+QFrame[card="true"] QScrollArea, QFrame[card="true"] QScrollArea > QWidget > QWidget {
+    background: $surface; border: none;
+}
 #rule { background: $line; border: none; max-height: 1px; min-height: 1px; }
 #banner { background: $surface; border: none; border-bottom: 1px solid $line; }
 

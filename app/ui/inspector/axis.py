@@ -56,6 +56,10 @@ class StepAxis:
         middles = (self.edges[:-1] + self.edges[1:]) / 2
         return GUTTER_LEFT + (middles - self.edges[0]) / self._extent * plot_width(width)
 
+    def edge_xs(self, width: float) -> npt.NDArray[np.float64]:
+        """Where all steps in sight begin, and where the last one ends, px."""
+        return GUTTER_LEFT + (self.edges - self.edges[0]) / self._extent * plot_width(width)
+
     def step_at(self, x: float, width: float) -> int:
         """The step under x; the nearest end beyond the plot."""
         share = min(max((x - GUTTER_LEFT) / plot_width(width), 0.0), 1.0)

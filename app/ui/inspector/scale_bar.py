@@ -1,0 +1,122 @@
+"""The scale of the fill in use, printed with its numbers, and what the marks of the states mean.
+
+It knows how a fixed scale is drawn and how "not captured" and thinning are said. It refuses to
+know where the values come from.
+"""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QPointF, QRectF, QSize, Slot
+from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QSizePolicy, QWidget
+
+from app.models.inspector import InspectorModel
+from app.models.inspector_fills import LEVELS, NOT_CAPTURED, Levels
+from app.ui.inspector.inks import GLYPH, Inks, draw_glyph
+from app.ui.inspector.words import fill_meaning, fill_name, state_name, tr
+from app.ui.theme import Size, Theme, mono_font, ui_font
+from engine.types import TokenState
+
+HEIGHT = 34
+BAR = QRectF(0, 4, 200, 9)
+STATES = (
+    TokenState.MASKED,
+    TokenState.DRAFT,
+    TokenState.COMMITTED,
+    TokenState.EDITED,
+    TokenState.PROMPT,
+)
+
+
+class ScaleBar(QWidget):
+    """One row: the scale with its ticks, hatching for what was not captured, the states' marks."""
+
+    def __init__(self, theme: Theme, model: InspectorModel, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._theme = theme
+        self._model = model
+        self.setFixedHeight(HEIGHT)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        for signal in (model.trace_changed, model.fill_changed, theme.changed):
+            signal.connect(self._refresh)
+        self._refresh()
+
+    def sizeHint(self) -> QSize:
+        return QSize(560, HEIGHT)
+
+    @Slot()
+    def _refresh(self) -> None:
+        levels = self._model.levels
+        self.setAccessibleName(self.tr("Scale of the colours"))
+        if levels is not None:
+            sentence = f"{fill_name(levels.fill)}: {fill_meaning(levels.fill)} {captured(levels)}"
+            self.setToolTip(sentence)
+            self.setAccessibleDescription(sentence)
+        self.update()
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        levels = self._model.levels
+        if levels is None:
+            return
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        inks = Inks(self._theme, levels.scale.ramp)
+        self._paint_bar(painter, inks, levels)
+        self._paint_legend(painter, inks, levels)
+        painter.end()
+
+    def _paint_bar(self, painter: QPainter, inks: Inks, levels: Levels) -> None:
+        width = round(BAR.width())
+        for x in range(width):
+            level = round(x / (width - 1) * (LEVELS - 1))
+            painter.fillRect(QRectF(BAR.x() + x, BAR.y(), 1, BAR.height()), inks.fills[level])
+        painter.setFont(mono_font(Size.SMALL))
+        painter.setPen(inks.muted)
+        metrics = painter.fontMetrics()
+        for tick in levels.scale.ticks:
+            x = BAR.x() + levels.scale.place(tick) * (width - 1)
+            painter.drawLine(QPointF(x, BAR.bottom()), QPointF(x, BAR.bottom() + 3))
+            text = tick_words(levels, tick)
+            wide = metrics.horizontalAdvance(text)
+            left = min(max(0.0, x - wide / 2), BAR.right() - wide + 40)
+            painter.drawText(QPointF(left, BAR.bottom() + 15), text)
+
+    def _paint_legend(self, painter: QPainter, inks: Inks, levels: Levels) -> None:
+        painter.setFont(ui_font(Size.SMALL))
+        metrics = painter.fontMetrics()
+        x, middle = BAR.right() + 56, BAR.center().y()
+        inks.fill(painter, QRectF(x, BAR.y() - 1, 16, 11), NOT_CAPTURED)
+        text = tr("not judged") if levels.captured else tr("not captured in this trace")
+        tone = self._theme.colors.muted if levels.captured else self._theme.colors.warn
+        painter.setPen(QColor(tone))
+        painter.drawText(QPointF(x + 22, middle + 4), text)
+        x += 22 + metrics.horizontalAdvance(text) + 20
+        for state in STATES:
+            name = state_name(state)
+            if x + GLYPH + 6 + metrics.horizontalAdvance(name) > self.width():
+                break
+            draw_glyph(painter, state, x, middle - GLYPH / 2, inks.text)
+            painter.setPen(QPen(inks.muted))
+            painter.drawText(QPointF(x + GLYPH + 5, middle + 4), name)
+            x += GLYPH + 5 + metrics.horizontalAdvance(name) + 14
+        note = tr("underlined: changed in this step")
+        if x + metrics.horizontalAdvance(note) <= self.width():
+            painter.setPen(QPen(inks.muted))
+            painter.drawText(QPointF(x, middle + 4), note)
+
+
+def tick_words(levels: Levels, tick: float) -> str:
+    """A printed number of the scale; the last one with its unit and whether more shares its end."""
+    text = f"{tick:.2f}".rstrip("0").rstrip(".") if tick % 1 else f"{tick:.0f}"
+    if tick != levels.scale.ticks[-1]:
+        return text
+    if levels.fill == "entropy":
+        return f"{text} nat = ln V"
+    more = "+" if levels.scale.open else ""
+    return f"{text}{more} {levels.scale.unit}".strip()
+
+
+def captured(levels: Levels) -> str:
+    if levels.captured:
+        return tr("Hatched where no forward judged the position.")
+    return tr("This trace did not capture it: everything is hatched.")

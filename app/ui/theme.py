@@ -2,14 +2,13 @@
 built from them.
 
 It knows values and how they reach Qt (QPalette, fonts, QSS), and follows the system's light or dark
-scheme unless a person chose one. It refuses to know widgets beyond their names; no other file holds
-a colour, a size or a font.
+scheme unless a person chose one. It refuses to know widgets beyond their names. Its colours are
+those of `app.backend.palette`; no other file holds a size or a font.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 from PySide6.QtCore import QObject, Qt, Signal, Slot
 from PySide6.QtGui import (
@@ -23,74 +22,12 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QApplication
 
 from app.backend.files import ASSETS
+from app.backend.palette import DARK, LIGHT, RAMPS, Colors
 from app.ui.stylesheet import style_sheet
 
 log = logging.getLogger("unblur.theme")
 
 
-@dataclass(frozen=True)
-class Colors:
-    """Hex colours by role. Every text role is at least 4.5 : 1 on window, surface and raised."""
-
-    window: str
-    surface: str
-    raised: str
-    line: str
-    text: str
-    muted: str
-    accent: str
-    on_accent: str
-    ok: str
-    warn: str
-    bad: str
-    draft: str
-    edited: str
-    masked: str
-
-
-LIGHT = Colors(
-    window="#F7F7F5",
-    surface="#FFFFFF",
-    raised="#FFFFFF",
-    line="#DEDDD8",
-    text="#1B1C1E",
-    muted="#5E6066",
-    accent="#2F5BD3",
-    on_accent="#FFFFFF",
-    ok="#1E7A46",
-    warn="#8A5A00",
-    bad="#B3261E",
-    draft="#8A4B08",
-    edited="#7A2FA0",
-    masked="#6B6D73",
-)
-DARK = Colors(
-    window="#141517",
-    surface="#1B1D20",
-    raised="#24272B",
-    line="#34373D",
-    text="#ECEDEF",
-    muted="#A3A7AF",
-    accent="#8FAEFF",
-    on_accent="#0E1430",
-    ok="#63C98F",
-    warn="#E3B341",
-    bad="#FF8A80",
-    draft="#F0B25E",
-    edited="#D3A2F2",
-    masked="#8E929B",
-)
-# Heat scales: nine colours from 0 to 1, the same in light and dark, lightness rising all the way.
-RAMPS = {
-    "cividis": (
-        "#00224E", "#123570", "#3B496C", "#575D6D", "#707173", "#8A8678", "#A59C74", "#C3B369",
-        "#FEE838",
-    ),
-    "magma": (
-        "#000004", "#1C1044", "#51127C", "#832681", "#B73779", "#E75263", "#FC8961", "#FEC488",
-        "#FCFDBF",
-    ),
-}  # fmt: skip
 TEXT_ROLES = ("text", "muted", "accent", "ok", "warn", "bad", "draft", "edited", "masked")
 SURFACES = ("window", "surface", "raised")
 

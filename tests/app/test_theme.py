@@ -101,11 +101,11 @@ def test_fonts_come_with_their_licences_and_stay_small(repo_root: Path) -> None:
 
 
 def test_colours_sizes_and_fonts_are_named_in_one_file(repo_root: Path) -> None:
-    """A hex colour anywhere but in theme.py would not follow the scheme."""
+    """A hex colour anywhere but in palette.py would not follow the scheme."""
     found = [
         f"{path.name}: {match}"
         for path in sorted((repo_root / "app").rglob("*.py"))
-        if path.name not in ("theme.py", "icons.py")
+        if path.name not in ("palette.py", "icons.py")
         for match in re.findall(r"[\"' ]#[0-9A-Fa-f]{6}\b", path.read_text("utf-8"))
     ]
     assert found == []

@@ -28,7 +28,7 @@ from engine.runtime.choice import block_attention, record_kernel  # noqa: E402
 from engine.runtime.eager import EagerRuntime  # noqa: E402
 from engine.runtime.graph import GraphRuntime, PerStepGraphRuntime  # noqa: E402
 from engine.runtime.pieces import ReplyPieces, make_pieces  # noqa: E402
-from engine.runtime.reader import BATCH  # noqa: E402
+from engine.runtime.reader import staging_words  # noqa: E402
 from engine.runtime.ring import SLOTS  # noqa: E402
 from engine.runtime.rows import Row, StepMark  # noqa: E402
 from engine.types import DecodeSettings  # noqa: E402
@@ -164,8 +164,7 @@ def make_backend(pieces: ReplyPieces, place: Place) -> Backend:
         from host_graph import HostBackend
 
         return HostBackend(pieces)
-    staging = max(BATCH * pieces.ring.words, pieces.reply.log.shape[1])
-    return CudaBackend(place.device, staging)
+    return CudaBackend(place.device, staging_words(pieces))
 
 
 def make_row(model: LLaDA2, prompt: list[int], limit: int, settings: DecodeSettings) -> Row:

@@ -7,7 +7,6 @@ request may ask for. The maths is in `models`, what is accepted in `decoding`, t
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 
 from engine.capacity import answer_room, context_in_words, context_of, room_for
+from engine.check_request import check_capture, check_settings
 from engine.checkpoint import Checkpoint, open_checkpoint
 from engine.compose import make_program
 from engine.decoding.rules import RuleOptions
@@ -62,7 +62,6 @@ from engine.types import (
     StopReason,
 )
 
-SMALLEST = 1e-6  # of a temperature and of top_p: float32 must hold it, and logits divided by it
 NO_MASK = -1  # `ModelInfo.mask_id` of a model whose canvas is not made of masks
 
 
@@ -135,7 +134,7 @@ class TorchEngine:
             seconds, first_block = 0.0, 0.0
             if stop is not None and stop.is_set():
                 row.reason = "stopped"
-            for mark in runtime.run([row], stop):
+            for mark in runtime.run([row], stop, record=row.capture.level != "off"):
                 seconds = mark.seconds
                 if mark.step_taken is not None:
                     yield _cut(mark.step_taken, width)
@@ -250,6 +249,7 @@ class TorchEngine:
         model = self._loaded()
         settings = request.settings or model.spec.defaults
         check_settings(settings)
+        check_capture(request.capture, model.spec.vocab_size)
         if not request.messages or not request.messages[-1].content.strip():
             raise RequestError(
                 "request.empty_prompt", "The message is empty.", "Write something to send."
@@ -274,7 +274,8 @@ class TorchEngine:
         if model.spec.whole_sequence:
             length = room_for(model.spec, len(prompt), limit, self._context)
         spec = model.spec
-        return Row(prompt, limit, settings, length, frozenset(spec.stop_ids), spec.on_grid)
+        stops = frozenset(spec.stop_ids)
+        return Row(prompt, limit, settings, length, stops, spec.on_grid, capture=request.capture)
 
     def _text(self, row: Row) -> str:
         return self._tokenizer.decode([token for token in row.ids if token not in row.stop_ids])
@@ -317,45 +318,9 @@ def _cut(step: StepTaken, width: int) -> StepTaken:
         confidence=step.confidence[:width],
         entropy=step.entropy[:width],
         edited_from=step.edited_from[:width],
+        top_ids=None if step.top_ids is None else step.top_ids[:width],
+        top_p=None if step.top_p is None else step.top_p[:width],
     )
-
-
-def check_settings(settings: DecodeSettings) -> None:
-    """Raises RequestError `request.settings` naming the first setting that is out of range."""
-    checks: tuple[tuple[str, bool, str], ...] = (
-        ("threshold", 0.0 <= settings.threshold <= 1.0, "between 0 and 1"),
-        (
-            "editing threshold",
-            settings.editing_threshold is None or 0.0 <= settings.editing_threshold <= 1.0,
-            "between 0 and 1, or off",
-        ),
-        ("steps", 1 <= settings.steps < 2**63, "between 1 and 2^63 - 1"),
-        ("min_transfer", 1 <= settings.min_transfer < 2**63, "between 1 and 2^63 - 1"),
-        ("max_post_steps", 0 <= settings.max_post_steps < 2**63, "between 0 and 2^63 - 1"),
-        (
-            "temperature",
-            settings.temperature == 0.0 or SMALLEST <= settings.temperature <= 10.0,
-            f"0, or between {SMALLEST:g} and 10",
-        ),
-        ("top_k", 0 <= settings.top_k < 2**63, "0 (off), or at most 2^63 - 1"),
-        ("top_p", SMALLEST <= settings.top_p <= 1.0, f"between {SMALLEST:g} and 1"),
-        ("entropy bound", 0.0 <= settings.noise.entropy_bound < math.inf, "0 or more"),
-        (
-            "noise temperatures",
-            0.0 <= settings.noise.t_min < settings.noise.t_max <= 10.0,
-            "rising, between 0 and 10",
-        ),
-        ("stability", 0 <= settings.noise.stability < 2**24, "between 0 and 2^24 - 1"),
-        ("mean entropy", 0.0 <= settings.noise.confidence < math.inf, "0 or more"),
-        ("seed", 0 <= settings.seed < 2**63, "between 0 and 2^63 - 1"),
-    )
-    for name, good, range_text in checks:
-        if not good:
-            raise RequestError(
-                "request.settings",
-                f"The setting '{name}' must be {range_text}.",
-                "Change it, or use the model's own settings.",
-            )
 
 
 def load_engine(

@@ -31,13 +31,15 @@ PLAN = HeadPlan(vocab=2048)  # ids of the vocabulary a program judges: bench/LAD
 @dataclass(frozen=True, eq=False)
 class Said:
     """[B, L] each: proposal int32 or int64, confidence float32 of it, asked float32: probability of
-    the token on the canvas, entropy float32 in nats, nonfinite int32 (count of logits)."""
+    the token on the canvas, entropy float32 in nats, nonfinite int32 (count of logits). log_norm
+    float32 of the plain softmax; None = not known."""
 
     proposal: Tensor
     confidence: Tensor
     asked: Tensor
     entropy: Tensor
     nonfinite: Tensor
+    log_norm: Tensor | None = None
 
     @classmethod
     def of(cls, judgement: Judgement, canvas: Tensor) -> Said:
@@ -125,5 +127,5 @@ class KernelJudge:
 
 def _said(verdict: Verdict, batch: int, length: int) -> Said:
     parts = (verdict.proposal, verdict.confidence, verdict.asked, verdict.entropy)
-    shaped = [part.view(batch, length) for part in (*parts, verdict.nonfinite)]
+    shaped = [part.view(batch, length) for part in (*parts, verdict.nonfinite, verdict.log_norm)]
     return Said(*shaped)

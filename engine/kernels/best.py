@@ -10,6 +10,7 @@ lower id. What the logits mean is `sampler.py`.
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -46,6 +47,35 @@ def best_of_rows(
         CANDIDATES=triton.next_power_of_2(chunks * top),
         TOP=top,
     )
+
+
+class BestOfRows:
+    """`best_of_rows` with workspaces of its own, made when they are first needed: logits float32
+    [R, V], log_norm float32 [R] -> ids int32 and probabilities float32 [R, top], the same memory at
+    every call. The torch reference is `engine.runtime.watch.best_of`."""
+
+    def __init__(self) -> None:
+        self._spaces: dict[tuple[int, int, int], tuple[Tensor, ...]] = {}
+
+    def __call__(self, logits: Tensor, log_norm: Tensor, top: int) -> tuple[Tensor, Tensor]:
+        rows, vocab = logits.shape
+        key = (rows, vocab, top)
+        if key not in self._spaces:
+            chunked = (rows, triton.cdiv(vocab, TOP_CHUNK), top)
+            found = (rows, top)
+
+            def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+                return torch.empty(shape, dtype=dtype, device=logits.device)
+
+            self._spaces[key] = (
+                empty(chunked, torch.float32),
+                empty(chunked, torch.int32),
+                empty(found, torch.int32),
+                empty(found, torch.float32),
+            )
+        values, candidates, ids, shares = self._spaces[key]
+        best_of_rows(logits.contiguous(), log_norm, values, candidates, ids, shares)
+        return ids, shares
 
 
 @triton.jit

@@ -88,7 +88,7 @@ def make_runtime(program: StepProgram, stop_after_block: bool, choice: LoopChoic
         return EagerRuntime(make_pieces(program, stop_after_block, one_launch=on_gpu))
     from engine.runtime.backend import CudaBackend
     from engine.runtime.graph import GraphRuntime, PerStepGraphRuntime
-    from engine.runtime.reader import BATCH
+    from engine.runtime.reader import staging_words
 
     # A step ahead doubles the tokens of a forward: on a GPU that costs far less than a second one.
     pieces = make_pieces(
@@ -99,8 +99,7 @@ def make_runtime(program: StepProgram, stop_after_block: bool, choice: LoopChoic
         ahead=True,
         one_launch=has_triton(),
     )
-    staging = max(BATCH * pieces.ring.words, pieces.reply.log.shape[1])
-    backend = CudaBackend(program.state.tokens.device, staging)
+    backend = CudaBackend(program.state.tokens.device, staging_words(pieces))
     if choice.path == "one graph per step":
         return PerStepGraphRuntime(pieces, backend)
     return GraphRuntime(pieces, backend)

@@ -13,7 +13,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from engine.errors import RuntimeFailure
 from engine.runtime.pieces import ReplyPieces, Variant, plan_prefill, usable_chunks
@@ -140,10 +143,16 @@ class EagerRuntime:
         seconds = time.perf_counter() - began
         if not record:
             return StepMark(seconds, None, block_done=False)
-        ring = self.pieces.ring
-        slot = (control[Control.STEPS] - 1) % ring.slots
-        words = ring.records[slot].cpu().numpy().copy()  # the next step writes there again
-        return StepMark(seconds, ring.step_taken(ring.read(words), 0, seconds), block_done=False)
+        ring, watch, step = self.pieces.ring, self.program.watch, control[Control.STEPS] - 1
+        words = _copied(ring.records, step)
+        kept = None if watch is None else _copied(watch.records, step)
+        taken = self.pieces.step_taken(ring.read(words, kept), watch, seconds)
+        return StepMark(seconds, taken, block_done=False)
+
+
+def _copied(records: Tensor, step: int) -> npt.NDArray[np.int32]:
+    """The slot of a step, which the next one writes again."""
+    return records[step % len(records)].cpu().numpy().copy()
 
 
 def _ending(control: Sequence[int]) -> str:

@@ -28,6 +28,7 @@ from engine.runtime.eager import EagerRuntime
 from engine.runtime.pieces import ReplyPieces, Variant, plan_prefill, usable_chunks
 from engine.runtime.reader import BlockEntry, Dropped, ReplyReader
 from engine.runtime.rows import Row, StepMark, take_ends
+from engine.runtime.watch import Watch
 
 
 class GraphRuntime:
@@ -80,14 +81,21 @@ class GraphRuntime:
         a block. Call `prefill` first. len(rows) = the batch."""
         if all(row.reason is not None for row in rows):
             return
-        graph = self._graph(self.pieces.load(rows, record))
+        variant = self.pieces.load(rows, record)
+        graph, watch = self._graph(variant), self.pieces.watch_of(variant)
         self.backend.mailbox[:] = 0
         pending = self.backend.launch(graph)
         reader = ReplyReader(
-            self.backend, self.pieces.ring, self.pieces.reply, pending, stop, record
+            self.backend,
+            self.pieces.ring,
+            self.pieces.reply,
+            pending,
+            stop,
+            record,
+            watch,
         )
         try:
-            yield from self._marks(rows, reader)
+            yield from self._marks(rows, reader, watch)
         except RuntimeFailure as failure:
             if failure.code == "runtime.nonfinite":
                 pending.wait()
@@ -130,10 +138,12 @@ class GraphRuntime:
             log_words=reply.log.shape[1],
         )
 
-    def _marks(self, rows: Sequence[Row], reader: ReplyReader) -> Iterator[StepMark]:
+    def _marks(
+        self, rows: Sequence[Row], reader: ReplyReader, watch: Watch | None
+    ) -> Iterator[StepMark]:
         """A block's last step is held back until the block's end is known, so that the rows are up
         to date when its mark is seen."""
-        ring, reply = self.pieces.ring, self.pieces.reply
+        reply = self.pieces.reply
         held: StepMark | None = None
         dropped = 0
         for item in reader:
@@ -147,7 +157,9 @@ class GraphRuntime:
                     yield replace(mark, block_done=True)
             else:
                 seconds = self._seconds(item.time)
-                mark = StepMark(seconds, ring.step_taken(item, 0, seconds), False, dropped)
+                mark = StepMark(
+                    seconds, self.pieces.step_taken(item, watch, seconds), False, dropped
+                )
                 dropped = 0
                 if item.block_ended:
                     held = mark

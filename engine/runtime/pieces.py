@@ -23,10 +23,12 @@ from torch import Tensor
 from engine.decoding.judge import Judgement
 from engine.decoding.state import RowSettings
 from engine.decoding.steering import SteeringState
-from engine.runtime.reply import ReplyState
-from engine.runtime.ring import RecordKernel, TraceRing
+from engine.runtime.reply import Control, ReplyState
+from engine.runtime.ring import RecordKernel, StepRecord, TraceRing
 from engine.runtime.rows import Row
 from engine.runtime.step import StepProgram
+from engine.runtime.watch import FindBest, Watch
+from engine.types import CaptureLevel, StepTaken
 
 if TYPE_CHECKING:  # they need Triton
     from engine.decoding.said import Said
@@ -36,6 +38,7 @@ CHUNKS = (8, 1)  # a captured prefill's sizes, in blocks; eager on a GPU takes t
 # Of all rows, above which a chunk is one block: workspaces grow with them, and the router's kernel
 # lists the pairs of so many tokens in shared memory.
 CHUNK_TOKENS = 8192
+_WATCHED: dict[CaptureLevel, int] = {"off": 0, "light": 0, "top-k": 1, "full": 2}
 
 
 class Variant(NamedTuple):
@@ -44,13 +47,15 @@ class Variant(NamedTuple):
 
     sampled: a row has a temperature. filtered: a sampled row uses top-k or top-p, which costs a
     sort of the vocabulary. steered: a row bans or takes back tokens. recorded: the trace ring is
-    written (a graph on a GPU always is: there the level is read on the device).
+    written (a graph on a GPU always is: there the level is read on the device). watched: what is
+    kept of the logits: 0 nothing, 1 candidates, 2 also all logits of chosen positions.
     """
 
     sampled: bool = False
     filtered: bool = False
     steered: bool = False
     recorded: bool = True
+    watched: int = 0
 
 
 class ReplyPieces:
@@ -87,6 +92,12 @@ class ReplyPieces:
 
             self.books = fused_books(program, reply, ring, self.ahead)
             self.words = self.words if self.books is None else self.books.words
+        self._find_best: FindBest | None = None
+        if one_launch:
+            from engine.kernels.best import BestOfRows
+
+            self._find_best = BestOfRows()
+        self._watches: dict[int, Watch] = {}
         device = program.state.tokens.device
         self.settings = RowSettings.allocate(reply.batch, device)
         self.bound = program.cache.capacity
@@ -97,11 +108,15 @@ class ReplyPieces:
         self.settings.load([row.settings for row in rows])
         self.program.load(rows)
         self.reply.load(rows, self.program.rule, level=int(record))
+        watched = _WATCHED[rows[0].capture.level] if record else 0
+        if watched:
+            self._watch(watched).load(rows[0].capture)
         return Variant(
             sampled=self.settings.sampled,
             filtered=self.settings.filtered,
             steered=any(row.steering.within_steps for row in rows),
             recorded=record or self.ring.kernel is not None,
+            watched=watched,
         )
 
     @property
@@ -116,6 +131,33 @@ class ReplyPieces:
         """Sets which kernels the next `first` and `step` run."""
         self.variant = variant
         self.settings.sampled, self.settings.filtered = variant.sampled, variant.filtered
+        self.program.watch = self.watch_of(variant)
+
+    def watch_of(self, variant: Variant) -> Watch | None:
+        """What a variant keeps of the logits."""
+        return self._watch(variant.watched) if variant.watched else None
+
+    def _watch(self, watched: int) -> Watch:
+        """Its ring is made with the first request that asks for one, and kept."""
+        if watched not in self._watches:
+            program = self.program
+            self._watches[watched] = Watch(
+                program.state,
+                program.model.spec.vocab_size,
+                program.suppressed,
+                self.reply.word(Control.STEPS),
+                self.ring.slots,
+                full=watched > 1,
+                find_best=self._find_best,
+            )
+        return self._watches[watched]
+
+    def step_taken(self, record: StepRecord, watch: Watch | None, seconds: float) -> StepTaken:
+        """Row 0 of a step as the event the window knows. watch: of the variant that ran."""
+        step = self.ring.step_taken(record, 0, seconds)
+        if watch is None or record.kept is None:
+            return step
+        return watch.add_to(step, record.kept)
 
     def prefill(self, blocks: int) -> None:
         """KV of the next `blocks` whole blocks of the prompts."""
@@ -165,12 +207,16 @@ class ReplyPieces:
             assert said is not None
             self.books.end()
             self.books.begin(free=True)
+            if self.program.watch is not None:
+                self.program.watch.accept()
             self.books.after_step(said, self.settings, self.variant.recorded, verify=False)
             return
         assert isinstance(said, Judgement)
         self.reply.end_block(state)
         self.reply.count_step_ahead()
         self.reply.begin_block(state)
+        if self.program.watch is not None:
+            self.program.watch.accept()
         self.program.rule.apply(state, said, self.settings)
         self._end_step()
 
@@ -181,7 +227,11 @@ class ReplyPieces:
         now = (state.start, state.step, state.tokens)
         then = (state.start + self.program.block_length, torch.zeros_like(state.step), canvas)
         said = books.judge(here, self.settings, *now, steering)
-        self._said_ahead = books.judge(there, self.settings, *then, steering, ahead=True)
+        ahead = books.judge(there, self.settings, *then, steering, ahead=True)
+        self._said_ahead = ahead
+        if self.program.watch is not None:
+            self.program.watch.note(here, said.log_norm)
+            self.program.watch.note_ahead(there, ahead.log_norm)
         books.after_step(said, self.settings, self.variant.recorded, verify=True)
 
     def _step(self, with_previous: bool) -> None:
@@ -190,6 +240,8 @@ class ReplyPieces:
             logits = self.program.look(self.bound, with_previous, steering)
             now = (state.start, state.step, state.tokens)
             said = self.books.judge(logits, self.settings, *now, steering)
+            if self.program.watch is not None:
+                self.program.watch.note(logits, said.log_norm)
             self.books.after_step(said, self.settings, self.variant.recorded, verify=False)
             return
         self.program.step(self.settings, self.bound, with_previous, self._steering())

@@ -11,22 +11,26 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from engine.errors import RuntimeFailure
 from engine.runtime.backend import Backend, Pending
 from engine.runtime.conditional import Mailbox
+from engine.runtime.pieces import ReplyPieces
 from engine.runtime.reply import ReplyState, entry_steps
 from engine.runtime.ring import StepRecord, TraceRing
+from engine.runtime.watch import Watch, slot_words
 
 # Seconds between looks. Each takes the interpreter's lock from whoever computes, so a long reply is
 # looked at less often; a screen shows 30 pictures a second.
 POLL, LONGEST_POLL = 0.0005, 0.004
 PATIENCE = 0.03  # of the time the reply has taken so far
-BATCH = 32  # records brought by one copy
+BATCH = 32  # records brought by one copy, at most
+COPIED_WORDS = 2**20  # int32 words of one copy, unless a single record has more
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ Item = StepRecord | Dropped | BlockEntry
 class ReplyReader:
     """Iterates over what a launched reply does until it is over. Raises what the device raised.
 
-    record: False leaves the ring alone; blocks are read all the same. `join` after the iteration.
+    record: False leaves the ring alone; blocks are read all the same. watch: the ring beside, read
+    with it; what has left either of the two is dropped. `join` after the iteration.
     One thread waits for the end and wakes the other, which looks now and then until it is woken; so
     no look asks the driver anything.
     """
@@ -63,8 +68,10 @@ class ReplyReader:
         pending: Pending,
         stop: threading.Event | None,
         record: bool,
+        watch: Watch | None = None,
     ) -> None:
-        self.backend, self.ring, self.reply = backend, ring, reply
+        self.backend, self.ring, self.reply, self.watch = backend, ring, reply, watch
+        self._slots = ring.slots if watch is None else min(ring.slots, watch.slots)
         self.pending, self.stop, self.record = pending, stop, record
         # What one look found; an error is the last of all.
         self._looks: queue.SimpleQueue[list[Item] | BaseException | None] = queue.SimpleQueue()
@@ -133,27 +140,52 @@ class ReplyReader:
             self._steps = max(self._steps, until)
         while self._steps < until:
             self._drop_before(min(self._oldest(), until))
-            slot = self._steps % self.ring.slots
-            count = min(until - self._steps, self.ring.slots - slot, BATCH)
+            count = min(until - self._steps, self._together())
             if count <= 0:
                 return
-            copied = self.backend.fetch(self.ring.records[slot : slot + count])
+            copied = self._copy(self.ring.records, count)
+            kept = None if self.watch is None else self._copy(self.watch.records, count)
             oldest = self._oldest()  # what may have been overwritten while it was copied
             first, end = self._steps, self._steps + count
             self._drop_before(min(oldest, end))
-            self._found += self.ring.read_all(copied[self._steps - first :])
+            whole = self._steps - first
+            found = self.ring.read_all(copied[whole:])
+            if kept is not None:
+                slots = zip(found, kept[whole:], strict=True)
+                found = [replace(record, kept=slot) for record, slot in slots]
+            self._found += found
             self._steps = end
             self._drop_before(min(oldest, until))
+
+    def _together(self) -> int:
+        """Steps that one copy of each ring may bring: neither wraps around, nor overflows what
+        copies land in."""
+        rings = [(self.ring.slots, self.ring.words)]
+        if self.watch is not None:
+            rings.append((self.watch.slots, self.watch.words))
+        room = max(1, COPIED_WORDS // max(words for _, words in rings))
+        return min(BATCH, room, *(slots - self._steps % slots for slots, _ in rings))
+
+    def _copy(self, records: Tensor, count: int) -> npt.NDArray[np.int32]:
+        slot = self._steps % len(records)
+        return self.backend.fetch(records[slot : slot + count])
 
     def _oldest(self) -> int:
         """The first step whose record cannot have been touched again: the step that is running now
         may be writing into the slot of the one before."""
-        return int(self.backend.mailbox[Mailbox.STEPS]) - self.ring.slots + 1
+        return int(self.backend.mailbox[Mailbox.STEPS]) - self._slots + 1
 
     def _drop_before(self, index: int) -> None:
         if index > self._steps:
             self._found.append(Dropped(index - self._steps))
             self._steps = index
+
+
+def staging_words(pieces: ReplyPieces) -> int:
+    """int32 words that the largest copy of a reader brings."""
+    vocab = pieces.program.model.spec.vocab_size
+    kept = slot_words(pieces.reply.block_length, vocab, full=True)
+    return max(COPIED_WORDS, pieces.ring.words, pieces.reply.log.shape[1], kept)
 
 
 def _in_words(error: BaseException) -> BaseException:

@@ -9,7 +9,7 @@ many. Knows no model.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -31,12 +31,13 @@ RecordKernel = Callable[["TraceRing", BlockState, ReplyState], None]
 @dataclass(frozen=True)
 class StepRecord:
     """One step as read from the ring. time: nanoseconds on the device's clock, 0 when the host
-    keeps the time. taken: row 0."""
+    keeps the time. kept: the same step's slot of the ring beside (`engine.runtime.watch`)."""
 
     index: int
     time: int
     block_ended: bool
     words: npt.NDArray[np.int32]
+    kept: npt.NDArray[np.int32] | None = None
 
 
 class TraceRing:
@@ -77,9 +78,11 @@ class TraceRing:
         target = self.records[:, : record.numel()]
         target.index_copy_(0, steps % self.slots, record.unsqueeze(0))
 
-    def read(self, words: npt.NDArray[np.int32]) -> StepRecord:
-        """A record that has been copied to the host (int32 [words])."""
-        return self.read_all(words[np.newaxis])[0]
+    def read(
+        self, words: npt.NDArray[np.int32], kept: npt.NDArray[np.int32] | None = None
+    ) -> StepRecord:
+        """A record that has been copied to the host (int32 [words]), and its slot beside."""
+        return replace(self.read_all(words[np.newaxis])[0], kept=kept)
 
     def read_all(self, copied: npt.NDArray[np.int32]) -> list[StepRecord]:
         """Records that have been copied to the host (int32 [n, words])."""

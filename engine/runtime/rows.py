@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from engine.decoding.steering import Steering
 from engine.errors import RuntimeFailure
-from engine.types import DecodeSettings, StepTaken, StopReason
+from engine.types import Capture, DecodeSettings, StepTaken, StopReason
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Row:
     """One sequence. ids: generated tokens of finished blocks, cut at the first stop token or the
     length limit. block_tokens: the block that ended last, prompt tokens included. on_grid: blocks
     lie on multiples of their length, so that the prompt's rest shares the first one; otherwise the
-    first begins where the prompt ends."""
+    first begins where the prompt ends. capture: what is kept of its steps, where it is row 0."""
 
     prompt: Sequence[int]
     max_new_tokens: int
@@ -48,6 +48,7 @@ class Row:
     stop_ids: frozenset[int]
     on_grid: bool = True
     steering: Steering = field(default_factory=Steering)
+    capture: Capture = field(default_factory=Capture)
     ids: list[int] = field(default_factory=list)
     block_tokens: Sequence[int] = ()
     blocks: int = 0

@@ -89,6 +89,8 @@ class SelfConditionedProgram(RenoisingProgram):
             judgement = super()._judged(logits, settings, steering)
             self.soft.copy_(self.backbone.expected(logits))
             return judgement
+        if self.watch is not None:
+            self.watch.note(logits)  # before judging scales them where they are
         judgement = self.judge.judge(logits, settings, self.state)
         self.rule.apply(self.state, judgement, settings)
         self.soft.copy_(self.backbone.mixed(self.judge.share(logits)))

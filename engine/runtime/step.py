@@ -23,6 +23,7 @@ from engine.runtime.cache import CachedAttend, KVCache
 from engine.runtime.carry import Carry
 from engine.runtime.rows import Row
 from engine.runtime.tap import StateTap
+from engine.runtime.watch import Watch
 
 
 class StepProgram:
@@ -55,6 +56,7 @@ class StepProgram:
         batch, self.block_length = state.tokens.shape
         residual = model.residual
         self.tap: StateTap | None = None
+        self.watch: Watch | None = None  # of the variant that runs (`ReplyPieces.select`)
         self.carry: Carry | None = None
         if residual is not None:
             self.carry = Carry(residual, model.embedding, batch, self.block_length)
@@ -141,6 +143,9 @@ class StepProgram:
         zero = torch.zeros_like(state.step)
         judgement = judge(here, settings, positions, state.step, self.suppressed, steering)
         ahead = judge(there, settings, positions + length, zero, self.suppressed, steering)
+        if self.watch is not None:
+            self.watch.note(here)
+            self.watch.note_ahead(there)
         self.rule.apply(state, judgement, settings)
         return ahead
 
@@ -175,6 +180,8 @@ class StepProgram:
         if self.tap is not None:
             self.tap.note(state, self.carry)
         judgement = judge(logits, settings, state.positions, state.step, self.suppressed, steering)
+        if self.watch is not None:
+            self.watch.note(logits)
         taking = ~state.finished
         self.rule.apply(state, judgement, settings)
         if self.carry is not None:

@@ -77,7 +77,12 @@ class Levels:
         self.fill: FillKey = fill
         self.scale = scale_of(fill, data.trace.header.vocab_size)
         self.values = _values(data, fill)
-        self._data = data
+        if self.values is None:
+            self._levels = np.full(data.trace.ids.shape, NOT_CAPTURED, dtype=np.uint8)
+        else:
+            self._levels = self.scale.levels(self.values)
+            if fill == "commit":
+                self._levels[self.values < 0] = NOT_YET
 
     @property
     def captured(self) -> bool:
@@ -90,13 +95,7 @@ class Levels:
         column: npt.NDArray[np.intp],
     ) -> npt.NDArray[np.uint8]:
         """Levels of the cells at (row, column), NOT_YET where not `there`."""
-        if self.values is None:
-            levels = np.full(row.shape, NOT_CAPTURED, dtype=np.uint8)
-        else:
-            picked = self.values[row, column]
-            levels = self.scale.levels(picked)
-            if self.fill == "commit":
-                levels[picked < 0] = NOT_YET
+        levels = self._levels[row, column]
         levels[~there] = NOT_YET
         return levels
 

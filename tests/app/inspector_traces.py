@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bench.inspector_paint import large_trace
 from engine.trace import Trace, TraceHeader
 from engine.types import TokenState
 
@@ -17,7 +18,6 @@ NAN = float("nan")
 PIECES = {
     0: "<mask>", 1: "The", 2: " cat", 3: " dog", 4: " sat", 5: " on", 6: " the", 7: " mat", 9: "> ",
 }  # fmt: skip
-LARGE_PIECES = {i: (" word", " a", "ing", " token", ".", " of", "\n")[i % 7] for i in range(400)}
 
 
 def small_trace() -> Trace:
@@ -65,36 +65,4 @@ def small_trace() -> Trace:
     )
 
 
-def large_trace(positions: int = 2048, steps: int = 1500, length: int = 32) -> Trace:
-    """`positions` over `steps` in blocks of `length`, each position accepted once, a few edited."""
-    blocks = positions // length
-    bounds = np.linspace(0, steps, blocks + 1).astype(int)
-    block = np.repeat(np.arange(blocks), np.diff(bounds))
-    step = np.arange(steps) - bounds[:-1][block]
-    counts = np.diff(bounds)[block]
-    rng = np.random.default_rng(7)
-    due = (rng.random((blocks, length)) * 0.9 * np.diff(bounds)[:, None]).astype(int)
-    committed = step[:, None] >= due[block]
-    edit_at = np.where(rng.random((blocks, length)) < 0.06, due + 1, 10_000)
-    edited = step[:, None] >= edit_at[block]
-    final = rng.integers(10, 400, (blocks, length))[block]
-    guess = rng.integers(10, 400, (steps, length))
-    share = np.clip((step[:, None] + 1) / (due[block] + 1), 0, 1)
-    confidence = np.clip(0.2 + 0.75 * share + rng.normal(0, 0.05, share.shape), 0, 1)
-    happens = (step[:, None] == edit_at[block]) & (edit_at[block] < counts[:, None])
-    state = np.where(edited, E, np.where(committed, C, D))
-    return Trace(
-        block=block.astype(np.int32),
-        step=step.astype(np.int32),
-        block_start=(block * length).astype(np.int32),
-        forwards=np.arange(1, steps + 1, dtype=np.int32),
-        seconds=np.cumsum(0.002 + 0.001 * rng.random(steps)),
-        ids=np.where(committed, final, guess).astype(np.int32),
-        edited_from=np.where(happens, final % 390 + 5, -1).astype(np.int32),
-        state=state.astype(np.uint8),
-        confidence=confidence.astype(np.float32),
-        entropy=(5 * (1 - confidence) ** 2).astype(np.float32),
-        header=TraceHeader(
-            model_name="large", vocab_size=400, block_length=length, pieces=LARGE_PIECES
-        ),
-    )
+__all__ = ["PIECES", "large_trace", "small_trace"]

@@ -5,11 +5,13 @@ It knows the theme's heat scales and the glyphs. It refuses to know where they a
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QBrush, QColor, QPainter, QPen, QPolygonF
 
 from app.models.inspector_fills import LEVELS, NOT_CAPTURED, NOT_YET
-from app.ui.theme import Theme, ink_on, mixed, ramp_color
+from app.ui.theme import Colors, ink_on, mixed, ramp_color
 from engine.types import TokenState
 
 HATCH_LINE = 242  # in a raster: a line of the hatching that says "not captured"
@@ -19,8 +21,7 @@ GLYPH = 6  # px, the size of a state's mark
 class Inks:
     """The colours of one ramp in the theme in force."""
 
-    def __init__(self, theme: Theme, ramp: str) -> None:
-        colors = theme.colors
+    def __init__(self, colors: Colors, ramp: str) -> None:
         self.fills = [ramp_color(ramp, i / (LEVELS - 1)) for i in range(LEVELS)]
         self.texts = [QColor(ink_on(fill)) for fill in self.fills]
         self.ground = QColor(colors.surface)
@@ -52,6 +53,12 @@ class Inks:
             painter.setPen(QPen(self.line, 1))
             painter.setBrush(Qt.BrushStyle.NoBrush)
             painter.drawRect(box.adjusted(0.5, 0.5, -0.5, -0.5))
+
+
+@lru_cache(maxsize=8)
+def inks_of(colors: Colors, ramp: str) -> Inks:
+    """The inks of a ramp in a scheme, made once."""
+    return Inks(colors, ramp)
 
 
 def draw_glyph(painter: QPainter, state: TokenState, x: float, y: float, ink: QColor) -> None:

@@ -16,7 +16,7 @@ from PySide6.QtWidgets import QToolTip, QWidget
 from app.models.inspector import InspectorModel, Selection
 from app.models.inspector_fills import NOT_CAPTURED
 from app.ui.inspector.axis import GUTTER_LEFT, StepAxis, plot_width
-from app.ui.inspector.inks import HATCH_LINE, Inks
+from app.ui.inspector.inks import HATCH_LINE, inks_of
 from app.ui.inspector.plots import AxisModel, StepPlot
 from app.ui.inspector.words import moment_sentence, tr
 from app.ui.theme import Size, Theme, mono_font
@@ -110,7 +110,7 @@ class Raster(StepPlot):
             columns,
             QImage.Format.Format_Indexed8,
         ).copy()
-        image.setColorTable(Inks(self._theme, levels.scale.ramp).table())
+        image.setColorTable(inks_of(self._theme.colors, levels.scale.ramp).table())
         image.setDevicePixelRatio(ratio)
         return image
 

@@ -12,7 +12,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.models.inspector import InspectorModel
 from app.models.inspector_fills import LEVELS, NOT_CAPTURED, Levels
-from app.ui.inspector.inks import GLYPH, Inks, draw_glyph
+from app.ui.inspector.inks import GLYPH, Inks, draw_glyph, inks_of
 from app.ui.inspector.words import fill_meaning, fill_name, state_name, tr
 from app.ui.theme import Size, Theme, mono_font, ui_font
 from engine.types import TokenState
@@ -60,7 +60,7 @@ class ScaleBar(QWidget):
             return
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        inks = Inks(self._theme, levels.scale.ramp)
+        inks = inks_of(self._theme.colors, levels.scale.ramp)
         self._paint_bar(painter, inks, levels)
         self._paint_legend(painter, inks, levels)
         painter.end()

@@ -25,7 +25,7 @@ from PySide6.QtWidgets import QFrame, QScrollArea, QSizePolicy, QToolTip, QWidge
 
 from app.models.inspector import InspectorModel, Selection
 from app.models.inspector_data import CanvasState
-from app.ui.inspector.inks import Inks, draw_glyph
+from app.ui.inspector.inks import draw_glyph, inks_of
 from app.ui.inspector.token_layout import CELL, ELLIPSIS, PADDING, TokenLayout, shown
 from app.ui.inspector.words import moment_sentence
 from app.ui.theme import Size, Space, Theme, mono_font
@@ -55,7 +55,7 @@ class TokenCanvas(QWidget):
         self._cut: dict[tuple[str, float], str] = {}
         self.layout_ = TokenLayout(self._measure)
         self._state: CanvasState | None = None
-        self._inks = Inks(theme, "cividis")
+        self._inks = inks_of(theme.colors, "cividis")
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         model.trace_changed.connect(self._show_trace)
         model.grown.connect(self._grow)
@@ -69,7 +69,7 @@ class TokenCanvas(QWidget):
     @Slot()
     def _tint(self) -> None:
         levels = self._model.levels
-        self._inks = Inks(self._theme, levels.scale.ramp if levels else "cividis")
+        self._inks = inks_of(self._theme.colors, levels.scale.ramp if levels else "cividis")
         self.update()
 
     @Slot()

@@ -153,13 +153,21 @@ def train_arm(
     for task in train:
         by_skill.setdefault(task.skill, []).append(task)
     need = recipe.rollouts // recipe.group
+    names = sorted(by_skill)
     for update in range(0 if arm == "start" else updates):
-        names = sorted(by_skill)
-        chosen = [rng.choice(by_skill[names[n % len(names)]]) for n in range(need)]
-        figures = learner.update(chosen)
+        teaching = update < recipe.teach
+        count = recipe.rollouts if teaching else need
+        chosen = [rng.choice(by_skill[names[n % len(names)]]) for n in range(count)]
+        figures = learner.teach(chosen) if teaching else learner.update(chosen)
         record["updates"].append({k: round(v, 6) for k, v in figures.items()})
+        if update == recipe.teach - 1:
+            record["taught"] = {
+                f"{pool}@0.95": measure(learner, tasks_of(pools, pool), 0.95)
+                for pool in ("own_heldout", "known_heldout")
+            }
+            print(f"taught {arm} {seed} " + summary({"measured": record["taught"]}), flush=True)
         if update % 10 == 9 or update < 2:
-            f = figures
+            f = {"accuracy": 0.0, "tpf": 0.0, "share_of_ceiling": 0.0, **figures}
             print(
                 f"[{time.monotonic() - began:5.1f}] {arm} {seed} {update + 1:3d} "
                 f"acc {f['accuracy']:.3f} tpf {f['tpf']:.2f} of {f['share_of_ceiling']:.2f} "

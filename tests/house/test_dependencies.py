@@ -16,6 +16,7 @@ DISTRIBUTION = {
     "pynvml": "nvidia-ml-py",
     "huggingface_hub": "huggingface-hub",
     "cuda": "cuda-bindings",
+    "PIL": "pillow",
 }
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from engine.errors import RequestError
 from trainer.data.task import Task
 from trainer.orl.recipe import Recipe
 from trainer.orl.rollout import Reply
@@ -119,6 +120,24 @@ def _reference(student: Student, task: Task, rng: np.random.Generator) -> Piece 
         return None
     ids = np.array(tokens, dtype=np.int32)
     return Piece(ids, reference_states(ids, prompt, length, mask_id, rng))
+
+
+def references_alone(student: Student, tasks: Sequence[Task], seed: tuple[int, ...]) -> Collected:
+    """Every task's reference answer as a piece. Raises RequestError `train.no_reference` without
+    any that fits."""
+    rng = np.random.default_rng((*seed, 2))
+    pieces = [
+        piece
+        for task in tasks
+        if task.reference and (piece := _reference(student, task, rng)) is not None
+    ]
+    if not pieces:
+        raise RequestError(
+            "train.no_reference",
+            "None of these examples has a reference answer that fits the window.",
+            "Give answers in the data, or train without teaching first.",
+        )
+    return Collected(pieces)
 
 
 def _figures(

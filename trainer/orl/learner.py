@@ -18,7 +18,7 @@ from torch import Tensor
 from engine.errors import RuntimeFailure
 from engine.types import DecodeSettings
 from trainer.data.task import Task
-from trainer.orl.collect import Collected, collect
+from trainer.orl.collect import Collected, collect, references_alone
 from trainer.orl.packing import pack
 from trainer.orl.recipe import Recipe
 from trainer.orl.replay import Replay
@@ -78,6 +78,19 @@ class Learner:
         figures["seconds_update"] = time.perf_counter() - rolled
         return figures
 
+    def teach(self, tasks: Sequence[Task]) -> dict[str, float]:
+        """One update from reference answers alone, without a rollout: supervised block diffusion,
+        the frozen model anchoring what it was sure of. Raises RequestError `train.no_reference`
+        when no task has one that fits."""
+        began = time.perf_counter()
+        collected = references_alone(self.student, tasks, (self.seed, self.done))
+        self._kept = None
+        figures = self._learn(collected, self.recipe.teach_rate)
+        self.done += 1
+        figures |= {"references": float(len(collected.pieces)), "seconds_rollout": 0.0}
+        figures["seconds_update"] = time.perf_counter() - began
+        return figures
+
     def _fresh(self, tasks: Sequence[Task]) -> tuple[Collected, dict[str, float]]:
         if self._kept is not None and self.done % self.recipe.keep_rollouts:
             return self._kept, dict(self._kept.figures)
@@ -111,7 +124,7 @@ class Learner:
             self._roller = Roller(student.model, rows, capacity, SLOTS, kept)
         return self._roller
 
-    def _learn(self, collected: Collected) -> dict[str, float]:
+    def _learn(self, collected: Collected, factor: float = 1.0) -> dict[str, float]:
         student, recipe = self.student, self.recipe
         pieces = [piece for piece in collected.pieces if piece.states]
         if not any(piece.taught for piece in pieces):
@@ -128,7 +141,7 @@ class Learner:
         self._check_moving()
         if self.reduce is not None:
             self.reduce(student.trained.gradients())
-        norm = student.trained.step(recipe.rate(self.done, self.updates))
+        norm = student.trained.step(factor * recipe.rate(self.done, self.updates))
         count = max(1.0, sums.pop("positions", 1.0))
         for name in ("gate_share", "entropy"):
             sums[name] = sums.get(name, 0.0) / count

@@ -39,6 +39,10 @@ class Recipe:
     Floor. floor: share of an update's replies that are replaced by a reference answer, where the
     prompt's own replies all failed; balanced: accepted replies of every skill weigh the same.
 
+    Teaching. teach: updates at the beginning that learn reference answers alone, without rollouts
+    (ORL gives no gradient where nothing verifies); teach_until: verified share of a trial rollout
+    at which they end early; teach_rate: times the learning rates, meanwhile.
+
     Residual. residual: the model gets an ORL adapter where it has none; top_k: of z (0: the whole
     vocabulary); adapter_size: 0 is hidden / 8; norm_cap: the adapter's output against the
     embedding's norm, "residual scaling" (published: training collapses without it).
@@ -77,6 +81,10 @@ class Recipe:
 
     floor: float = 0.25
     balanced: bool = True
+
+    teach: int = 0
+    teach_until: float = 0.9
+    teach_rate: float = 2.0
 
     residual: bool = True
     top_k: int = 64
@@ -138,6 +146,9 @@ class Recipe:
             ("gate_nats", self.gate_nats >= 0.0, "0 or more"),
             ("anchor_cap", self.anchor_cap > 0.0, "above 0"),
             ("floor", 0.0 <= self.floor <= 1.0, "0 to 1"),
+            ("teach", self.teach >= 0, "0 or more"),
+            ("teach_until", 0.0 < self.teach_until <= 1.0, "above 0, at most 1"),
+            ("teach_rate", self.teach_rate > 0.0, "above 0"),
             ("top_k", self.top_k >= 0, "0 or more"),
             ("norm_cap", self.norm_cap > 0.0, "above 0"),
             ("lora_rank", self.lora_rank >= 1, "at least 1"),

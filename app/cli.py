@@ -29,6 +29,9 @@ def make_parser() -> argparse.ArgumentParser:
         epilog="unblur generate PROMPT answers in the terminal; unblur inspect FOLDER checks a "
         "model folder; unblur models finds, gets and removes models. Each has its own --help.",
     )
+    parser.add_argument(
+        "trace", nargs="?", metavar="TRACE", help="open this .dntrace file in the inspector"
+    )
     parser.add_argument("--version", action="store_true", help="print the version and end")
     parser.add_argument("--model", metavar="FOLDER", help="open this model instead of the demo")
     parser.add_argument(
@@ -65,6 +68,9 @@ def run(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     if options.prompt is not None and options.screenshot is None:
         parser.error("--prompt belongs to --screenshot; to ask without a window: unblur generate")
+    problem = trace_problem(options.trace)
+    if problem:
+        parser.error(problem)
     if options.version:
         print(f"unblur {version()}")
         return 0
@@ -75,6 +81,15 @@ def run(argv: Sequence[str]) -> int:
             raise
         print(missing_qt(error), file=sys.stderr)
         return 1
+
+
+def trace_problem(path: str | None) -> str:
+    """Why an argument without a dash is no trace file, "" when it is one or there is none."""
+    if path is None or (path.lower().endswith(".dntrace") and Path(path).exists()):
+        return ""
+    if path.lower().endswith(".dntrace"):
+        return f"there is no file {path}"
+    return f"{path} is no .dntrace file and no command; --help lists the commands"
 
 
 def _run_window(options: argparse.Namespace) -> int:
@@ -91,7 +106,7 @@ def _run_window(options: argparse.Namespace) -> int:
         return 1
     from app.desktop import run_window
 
-    return run_window(startup_time=options.startup_time, model=options.model)
+    return run_window(startup_time=options.startup_time, model=options.model, trace=options.trace)
 
 
 def no_screen() -> bool:

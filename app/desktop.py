@@ -108,9 +108,12 @@ def _services_of(folders: AppFolders) -> ServicesMaker:
     return lambda on_change: open_services(folders.data, on_change=on_change, version=version())
 
 
-def run_window(startup_time: bool = False, model: str | None = None) -> int:
+def run_window(
+    startup_time: bool = False, model: str | None = None, trace: str | None = None
+) -> int:
     """Opens the window and runs until it is closed. startup_time: print when it was usable, counted
-    from the first line of this program, then close.
+    from the first line of this program, then close. trace: a file to show in the inspector; then no
+    model is loaded unless one is named.
     """
     app = make_application()
     folders = standard_folders()
@@ -123,7 +126,10 @@ def run_window(startup_time: bool = False, model: str | None = None) -> int:
     for name in (signal.SIGINT, signal.SIGTERM):  # seen when a timer next runs Python, see GpuMeter
         signal.signal(name, lambda *_: desktop.window.close())
     # the load starts once the first frame is out, so that it cannot delay it
-    QTimer.singleShot(0, lambda: _load(desktop.engine, model))
+    if trace is not None:
+        QTimer.singleShot(0, lambda: desktop.window.open_trace(trace))
+    if trace is None or model is not None:
+        QTimer.singleShot(0, lambda: _load(desktop.engine, model))
     # downloads go on by themselves, but not while the first load needs the disk
     QTimer.singleShot(OPEN_MODELS_MS, desktop.models.open)
     try:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
+import numpy.typing as npt
 from PySide6.QtCore import QObject, Qt, QTimer, Signal, Slot
 
 from app.models.engine_model import EngineModel
@@ -42,6 +43,22 @@ class Selection:
     position: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class Indexed:
+    """A trace with all that is computed of it once. May be made on any thread."""
+
+    data: InspectorData
+    curves: Curves
+    marks: tuple[Mark, ...]
+    front: npt.NDArray[np.intp]
+
+    @staticmethod
+    def of(trace: Trace) -> Indexed:
+        """Raises ValueError when the trace holds no step."""
+        data = InspectorData(trace)
+        return Indexed(data, curves_of(data), marks_of(data), commit_front(data))
+
+
 class InspectorModel(QObject):
     trace_changed = Signal()  # another trace, or none
     grown = Signal()  # the same reply has more steps
@@ -59,7 +76,7 @@ class InspectorModel(QObject):
         self.levels: Levels | None = None
         self.curves: Curves | None = None
         self.marks: tuple[Mark, ...] = ()
-        self.front: np.ndarray | None = None
+        self.front: npt.NDArray[np.intp] | None = None
         self.selection = Selection()
         self.fill: FillKey = "confidence"
         self.follow = True
@@ -80,9 +97,15 @@ class InspectorModel(QObject):
 
     def show(self, trace: Trace, source: Source, title: str, reply_id: str = "") -> None:
         """Shows a trace from its first step, or at its last one when it is being written."""
+        self.show_indexed(Indexed.of(trace), source, title, reply_id)
+
+    def show_indexed(
+        self, indexed: Indexed, source: Source, title: str, reply_id: str = ""
+    ) -> None:
+        """As `show`, with the work done before."""
         self.pause()
         self.source, self.title, self.reply_id = source, title, reply_id
-        self._index(trace)
+        self._put(indexed)
         self.follow = source is Source.LIVE
         step = self._last_step if self.follow else 0
         self.selection = Selection(step, self._first_open(step))
@@ -113,12 +136,10 @@ class InspectorModel(QObject):
         """Whether `show_answer` would show this finished reply."""
         return reply_id in self._kept
 
-    def _index(self, trace: Trace) -> None:
-        self.data = InspectorData(trace)
-        self.levels = Levels(self.data, self.fill)
-        self.curves = curves_of(self.data)
-        self.marks = marks_of(self.data)
-        self.front = commit_front(self.data)
+    def _put(self, indexed: Indexed) -> None:
+        self.data, self.curves = indexed.data, indexed.curves
+        self.marks, self.front = indexed.marks, indexed.front
+        self.levels = Levels(indexed.data, self.fill)
 
     # following a reply
 
@@ -144,7 +165,7 @@ class InspectorModel(QObject):
         if self.source is Source.NONE or live.reply_id != self.reply_id:
             self.show(trace, Source.LIVE, self.tr("The answer being written"), live.reply_id)
             return
-        self._index(trace)
+        self._put(Indexed.of(trace))
         self.grown.emit()
         if self.follow:
             self.select(self._last_step, self._first_open(self._last_step))
@@ -159,7 +180,7 @@ class InspectorModel(QObject):
         self._let_go()
         if self.source is Source.LIVE and self.reply_id == outcome.reply_id:
             self.source, self.title = Source.ANSWER, self.tr("The last answer")
-            self._index(trace)
+            self._put(Indexed.of(trace))
             self.grown.emit()
         self.kept_changed.emit()
 

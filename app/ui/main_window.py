@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from PySide6.QtCore import QByteArray, QSettings, QSize, Qt, Slot
-from PySide6.QtGui import QCloseEvent, QKeySequence, QShortcut
+from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QFileDialog,
     QFrame,
@@ -28,6 +28,7 @@ from app.models.chat import ChatModel
 from app.models.engine_model import EngineModel
 from app.models.gpu_meter import GpuMeter
 from app.models.inspector import InspectorModel
+from app.models.inspector_files import InspectorFiles, is_trace_file
 from app.models.model_store import ModelStore
 from app.ui.chat_page import ChatPage
 from app.ui.icons import app_icon
@@ -102,7 +103,9 @@ class MainWindow(QMainWindow):
         self.banner = Banner(self)
         self.chat_page = ChatPage(theme, chat, self)
         self.inspector = InspectorModel(engine, self)
-        self.inspector_page = InspectorPage(theme, self.inspector, self)
+        self.trace_files = InspectorFiles(self.inspector, self)
+        self.inspector_page = InspectorPage(theme, self.inspector, self.trace_files, self)
+        self.setAcceptDrops(True)
         self.models_page = ModelsPage(theme, store, engine, self)
         self.settings_page = SettingsPage(theme, settings, folders, self)
         self.status_bar = StatusBar(theme, engine, meter, self)
@@ -178,6 +181,21 @@ class MainWindow(QMainWindow):
         if folder:
             self._engine.load(folder)
 
+    def open_trace(self, path: str) -> None:
+        """Shows a trace file on the inspector's page; no model is needed."""
+        self.rail.choose("inspector")
+        self.trace_files.open(path)
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        if dropped_trace(event):
+            event.acceptProposedAction()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        path = dropped_trace(event)
+        if path:
+            self.open_trace(path)
+            event.acceptProposedAction()
+
     @Slot(str)
     def _use(self, path: str) -> None:
         """Loads a model of the library, and shows the chat it is for."""
@@ -216,4 +234,11 @@ class MainWindow(QMainWindow):
         self._meter.close()
         self._engine.close()
         self._store.close()
+        self.trace_files.close()
         super().closeEvent(event)
+
+
+def dropped_trace(event: QDropEvent) -> str:
+    """The first trace file of what is dragged, "" when there is none."""
+    paths = [url.toLocalFile() for url in event.mimeData().urls() if url.isLocalFile()]
+    return next((path for path in paths if is_trace_file(path)), "")

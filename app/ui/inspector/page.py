@@ -6,7 +6,9 @@ page alike are told by `app.models.inspector`.
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, Signal, Slot
+from pathlib import Path
+
+from PySide6.QtCore import Qt, Slot
 from PySide6.QtGui import QHideEvent, QKeyEvent, QShowEvent
 from PySide6.QtWidgets import (
     QHBoxLayout,
@@ -18,10 +20,15 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.backend.conversations import Failure
+from app.backend.transfer.queue import Problem
 from app.models.inspector import InspectorModel, Source
+from app.models.inspector_files import InspectorFiles
 from app.models.inspector_fills import FILL_KEYS, FillKey
+from app.ui.error_card import ErrorCard
 from app.ui.inspector.choice import Choice
 from app.ui.inspector.curves import CurvesView
+from app.ui.inspector.file_menu import FileMenu
 from app.ui.inspector.plots import AxisModel
 from app.ui.inspector.position_card import PositionCard
 from app.ui.inspector.raster import Raster
@@ -31,19 +38,25 @@ from app.ui.inspector.token_canvas import CanvasArea, TokenCanvas
 from app.ui.inspector.transport import Transport
 from app.ui.inspector.words import fill_meaning, fill_name
 from app.ui.theme import Space, Theme
+from app.ui.tips import as_typed
 
 CARD_WIDTH = 300
 
 
 class InspectorPage(QWidget):
-    open_pressed = Signal()
-
-    def __init__(self, theme: Theme, model: InspectorModel, parent: QWidget | None = None) -> None:
+    def __init__(
+        self,
+        theme: Theme,
+        model: InspectorModel,
+        files: InspectorFiles,
+        parent: QWidget | None = None,
+    ) -> None:
         super().__init__(parent)
         self.setObjectName("page")
         self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         self._theme = theme
         self._model = model
+        self._files = files
         self.axes = AxisModel(model, self)
         self.canvas = TokenCanvas(theme, model)
         self.canvas_area = CanvasArea(self.canvas, self)
@@ -59,10 +72,12 @@ class InspectorPage(QWidget):
         self.facts = QLabel(self)
         self.facts.setProperty("tone", "small")
         self.facts.setTextFormat(Qt.TextFormat.PlainText)
-        self.open_button = QPushButton(self.tr("Open trace…"), self)
-        self.open_button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        self.open_button.setAccessibleName(self.tr("Open a trace file"))
-        self.open_button.clicked.connect(self.open_pressed)
+        self.doing = QLabel(self)
+        self.doing.setProperty("tone", "small")
+        self.doing.setTextFormat(Qt.TextFormat.PlainText)
+        self.file_menu = FileMenu(model, files, self)
+        self.problem = ErrorCard(theme, self)
+        self.problem.hide()
         self.fill = Choice(
             self.tr("Colour"),
             tuple((key, fill_name(key), fill_meaning(key)) for key in FILL_KEYS),
@@ -94,7 +109,11 @@ class InspectorPage(QWidget):
         head.setSpacing(Space.M)
         head.addWidget(self.title)
         head.addWidget(self.facts, 1)
-        head.addWidget(self.open_button)
+        head.addWidget(self.doing)
+        head.addWidget(self.file_menu)
+        card = QHBoxLayout()
+        card.setContentsMargins(Space.M, Space.S, Space.M, 0)
+        card.addWidget(self.problem)
         choices = QHBoxLayout()
         choices.setContentsMargins(Space.M, Space.XS, Space.M, Space.XS)
         choices.setSpacing(Space.L)
@@ -147,6 +166,7 @@ class InspectorPage(QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
         layout.addLayout(head)
+        layout.addLayout(card)
         layout.addWidget(self.stack, 1)
 
     def _empty_state(self) -> QWidget:
@@ -158,18 +178,27 @@ class InspectorPage(QWidget):
         words = QLabel(
             self.tr(
                 "Ask something in the chat and come back while the answer is being written, or "
-                "press Inspect under an answer. A trace file opens here too, without a model."
+                "press Inspect under an answer. A trace file opens here too, without a model: "
+                "drop it on this window."
             ),
             empty,
         )
         words.setProperty("tone", "lead")
         words.setWordWrap(True)
+        self.open_button = QPushButton(self.tr("Open trace…"), empty)
+        self.open_button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.open_button.setAccessibleName(self.tr("Open a trace file"))
+        self.open_button.clicked.connect(self.file_menu.ask_open)
+        row = QHBoxLayout()
+        row.addWidget(self.open_button)
+        row.addStretch(1)
         column = QVBoxLayout(empty)
         column.setContentsMargins(Space.XXL * 3, 0, Space.XXL * 3, 0)
         column.setSpacing(Space.M)
         column.addStretch(1)
         column.addWidget(title)
         column.addWidget(words)
+        column.addLayout(row)
         column.addStretch(2)
         return empty
 
@@ -181,6 +210,33 @@ class InspectorPage(QWidget):
         model.trace_changed.connect(self._refresh)
         model.grown.connect(self._refresh)
         model.fill_changed.connect(self._refresh)
+        self._files.failed.connect(self.show_problem)
+        self._files.busy_changed.connect(self._refresh_doing)
+        self._files.opened.connect(self.problem.hide)
+        self._files.written.connect(self._say_written)
+        self.problem.pressed.connect(self._on_problem)
+
+    @Slot(object)
+    def show_problem(self, problem: Problem) -> None:
+        """Shows why a file could not be read or written; what is shown stays."""
+        failure = Failure(problem.code, problem.message, problem.action, "trace")
+        self.problem.show_failure(failure, "open", self.tr("Open another trace…"))
+        self.problem.show()
+
+    @Slot(str)
+    def _on_problem(self, _action: str) -> None:
+        self.problem.hide()
+        self.file_menu.ask_open()
+
+    @Slot()
+    def _refresh_doing(self) -> None:
+        self.doing.setText(self._files.doing)
+
+    @Slot(str)
+    def _say_written(self, path: str) -> None:
+        self.problem.hide()
+        self.doing.setText(self.tr("Saved {0}").format(Path(path).name))
+        self.doing.setToolTip(as_typed(path))
 
     @Slot(str)
     def _choose_fill(self, key: FillKey) -> None:

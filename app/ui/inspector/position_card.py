@@ -48,7 +48,7 @@ class PositionCard(QFrame):
         self.history_head = _label(self, "small")
         self.columns = Columns(theme, self)
         self.history = History(theme, model)
-        self.rows = QScrollArea(self)
+        self.rows = Rows(self)
         self.rows.setFrameShape(QFrame.Shape.NoFrame)
         self.rows.setWidgetResizable(True)
         self.rows.setFocusPolicy(Qt.FocusPolicy.NoFocus)
@@ -107,6 +107,13 @@ class PositionCard(QFrame):
                 return self.tr("Candidates: not captured in this trace (capture level top-k).")
             return self.tr("Candidates: this position was not judged.")
         return self.tr("Candidates in step {0}, by probability").format(moment.step + 1)
+
+
+class Rows(QScrollArea):
+    """Scrolls the history, and leaves every key to the page."""
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        event.ignore()
 
 
 class Candidates(QWidget):

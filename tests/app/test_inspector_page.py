@@ -1,0 +1,356 @@
+"""The inspector's page with real keys and a real mouse: every view moves one selection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from inspector_traces import large_trace, small_trace
+from PySide6.QtCore import QMimeData, QPoint, QPointF, Qt, QUrl
+from PySide6.QtGui import QColor, QDragEnterEvent, QDropEvent, QImage, QPainter
+from PySide6.QtTest import QTest
+from PySide6.QtWidgets import QApplication, QFileDialog, QWidget
+from pytestqt.qtbot import QtBot
+
+from app.models.inspector import Selection, Source
+from app.ui.inspector.inks import draw_glyph, inks_of
+from app.ui.inspector.page import InspectorPage
+from app.ui.inspector.words import moment_sentence
+from engine.fake import FakeScript
+from engine.trace import open_trace, save_trace
+from engine.types import TokenState
+
+Key = Qt.Key
+
+
+@pytest.fixture
+def page(open_window) -> InspectorPage:
+    """The page with the small trace, at its first step."""
+    window = open_window(loaded=False).window
+    window.rail.choose("inspector")
+    window.inspector.show(small_trace(), Source.FILE, "small.dntrace")
+    QApplication.processEvents()
+    return window.inspector_page
+
+
+def selection(page: InspectorPage) -> Selection:
+    return page._model.selection
+
+
+def pixels(widget) -> QImage:
+    return widget.grab().toImage()
+
+
+def on_screen(page: InspectorPage) -> QImage:
+    """What has been painted so far, without painting anything again."""
+    screen = page.screen()
+    return screen.grabWindow(page.window().winId()).toImage()
+
+
+def test_the_page_is_reached_by_its_number(open_window) -> None:
+    window = open_window().window
+    QTest.keyClick(window, Key.Key_2, Qt.KeyboardModifier.ControlModifier)
+    assert window.inspector_page.isVisible()
+    assert window.inspector_page.empty.isVisible()
+    assert window.inspector_page.open_button.isVisible()
+
+
+@pytest.mark.parametrize(
+    ("key", "step"),
+    [(Key.Key_Period, 1), (Key.Key_PageDown, 3), (Key.Key_BracketRight, 2)],
+)
+def test_keys_of_the_page_work_from_any_view(page: InspectorPage, key: Key, step: int) -> None:
+    for view in (page.canvas, page.raster, page.curves, page.timeline, page.card.history):
+        page._model.scrub(0)
+        view.setFocus()
+        QTest.keyClick(view, key)
+        assert selection(page).step == step, view.objectName()
+
+
+def test_arrow_keys_move_along_what_has_focus(page: InspectorPage) -> None:
+    page._model.select(position=1)
+    QTest.keyClick(page.canvas, Key.Key_Right)
+    assert selection(page) == Selection(0, 2)
+    QTest.keyClick(page.raster, Key.Key_Down)
+    QTest.keyClick(page.raster, Key.Key_Right)
+    assert selection(page) == Selection(1, 3)
+    QTest.keyClick(page.curves, Key.Key_Left)
+    assert selection(page).step == 0
+    QTest.keyClick(page.timeline, Key.Key_End)
+    assert selection(page).step == 4
+    QTest.keyClick(page.timeline, Key.Key_Left)
+    QTest.keyClick(page.card.history, Key.Key_Up)  # position 3 ended in step 2
+    assert selection(page).step == 1
+
+
+def test_every_view_takes_focus_by_tab_and_has_a_name(page: InspectorPage) -> None:
+    views = {page.canvas, page.raster, page.curves, page.timeline, page.card.history}
+    seen = set()
+    page.canvas.setFocus()
+    for _ in range(80):
+        focused = QApplication.focusWidget()
+        seen.add(focused)
+        assert focused.accessibleName(), focused
+        QTest.keyClick(focused, Key.Key_Tab)
+    assert views <= seen
+
+
+def test_a_press_on_a_token_selects_it(page: InspectorPage) -> None:
+    box = page.canvas._box(2).center().toPoint()
+    QTest.mouseClick(page.canvas, Qt.MouseButton.LeftButton, pos=box)
+    assert selection(page).position == 2
+    assert "dog" not in page.card.now.text()
+    page._model.scrub(2)
+    assert "“ dog”, in place of “ cat”" in page.card.now.text()
+
+
+def test_a_press_on_the_raster_selects_step_and_position(page: InspectorPage) -> None:
+    axis, raster = page.axes.axis, page.raster
+    point = QPoint(round(axis.x(3, raster.width())), round(raster.y_of(5.5)))
+    QTest.mouseClick(raster, Qt.MouseButton.LeftButton, pos=point)
+    assert selection(page) == Selection(3, 5)
+
+
+def test_dragging_along_the_timeline_scrubs(page: InspectorPage) -> None:
+    axis, line = page.axes.axis, page.timeline
+    QTest.mousePress(
+        line, Qt.MouseButton.LeftButton, pos=QPoint(round(axis.x(1, line.width())), 30)
+    )
+    assert selection(page).step == 1
+    QTest.mouseMove(line, QPoint(round(axis.x(4, line.width())), 30))
+    assert selection(page).step == 4
+    QTest.mouseRelease(line, Qt.MouseButton.LeftButton)
+
+
+def test_a_row_of_the_history_is_a_step(page: InspectorPage) -> None:
+    page._model.select(position=2)
+    QTest.mouseClick(page.card.history, Qt.MouseButton.LeftButton, pos=QPoint(40, 24 * 2 + 5))
+    assert selection(page).step == 2
+    assert page.card.history.row == 2
+
+
+def test_space_plays_and_pauses(page: InspectorPage, qtbot: QtBot) -> None:
+    page._model.choose_speed(60)
+    page.canvas.setFocus()
+    QTest.keyClick(page.canvas, Key.Key_Space)
+    assert page.transport.play.accessibleName() == "Pause"
+    qtbot.waitUntil(lambda: selection(page).step == 4, timeout=2000)
+    qtbot.waitUntil(lambda: not page._model.playing, timeout=2000)
+    assert page.transport.play.accessibleName() == "Play"
+
+
+def test_leaving_the_page_pauses(page: InspectorPage) -> None:
+    page._model.choose_speed(1)
+    page._model.toggle_play()
+    page.window().rail.choose("settings")
+    assert not page._model.playing
+
+
+def test_marks_are_said_beside_the_step(page: InspectorPage) -> None:
+    QTest.keyClick(page.timeline, Key.Key_End)
+    assert page.transport.marks.text() == "the block ended with 2 open; 1 taken back"
+    assert page.transport.where.text() == "Step 5 of 5, block 2, its step 2, at 100.0 ms"
+
+
+def test_colouring_by_something_else_repaints_both_views(page: InspectorPage) -> None:
+    before = pixels(page.canvas), pixels(page.raster)
+    page.fill.buttons["entropy"].click()
+    assert pixels(page.canvas) != before[0]
+    assert pixels(page.raster) != before[1]
+    assert "entropy" in page.scale.accessibleDescription().lower()
+
+
+def test_what_was_not_captured_is_hatched_everywhere_and_said(page: InspectorPage) -> None:
+    page.fill.buttons["margin"].click()
+    assert "did not capture" in page.scale.accessibleDescription()
+    image = pixels(page.raster)
+    plot = page.raster._plot().toRect()
+    colors = {
+        image.pixelColor(x, y).name()
+        for x in range(plot.left() + 4, plot.center().x())
+        for y in range(plot.top() + 8, plot.center().y())
+    }
+    page._model.select(position=3)
+    assert "not captured" in page.card.candidates_head.text()
+    inks = inks_of(page._theme.colors, "cividis")
+    assert not colors & {fill.name() for fill in inks.fills}
+    assert inks.hatch.name() in colors
+
+
+def test_each_state_has_a_shape_of_its_own(qapp: QApplication) -> None:
+    drawn = []
+    for state in TokenState:
+        image = QImage(12, 12, QImage.Format.Format_ARGB32)
+        image.fill(Qt.GlobalColor.white)
+        painter = QPainter(image)
+        draw_glyph(painter, state, 3, 3, QColor("black"))
+        painter.end()
+        drawn.append(bytes(image.constBits()))
+    assert len(set(drawn)) == len(TokenState)
+
+
+def test_no_token_moves_while_scrubbing(page: InspectorPage) -> None:
+    page._model.show(large_trace(256, 120), Source.FILE, "large")
+    QApplication.processEvents()
+    boxes = page.canvas.layout_
+    places = list(zip(boxes.x, boxes.y, boxes.width, strict=True))
+    for step in (0, 30, 60, 119):
+        page._model.scrub(step)
+        QApplication.processEvents()
+        assert list(zip(boxes.x, boxes.y, boxes.width, strict=True)) == places
+
+
+def test_what_is_scrubbed_to_is_scrolled_into_sight(page: InspectorPage, qtbot: QtBot) -> None:
+    page._model.show(large_trace(1024, 400), Source.FILE, "large")
+    page._model.scrub(390)
+    bar = page.canvas_area.verticalScrollBar()
+    qtbot.waitUntil(lambda: bar.value() > 0, timeout=1000)
+    page.raster.setFocus()
+    page._model.select(position=0)
+    page._model.scrub(0)
+    qtbot.waitUntil(lambda: bar.value() == 0, timeout=1000)
+
+
+def test_a_strip_repaint_is_what_a_full_repaint_would_draw(page: InspectorPage) -> None:
+    """Nothing of the old playhead or the old cells is left behind."""
+    page._model.show(large_trace(128, 60), Source.FILE, "large")
+    QApplication.processEvents()
+    at_first = on_screen(page)
+    for step, position in ((20, 10), (21, 40), (50, 100), (3, 2)):
+        page._model.select(step, position)
+        QApplication.processEvents()
+    kept = on_screen(page)
+    assert kept != at_first
+    page.update()
+    for view in page.findChildren(QWidget):
+        view.update()
+    QApplication.processEvents()
+    assert kept == on_screen(page)
+
+
+def test_one_block_can_be_shown_large(page: InspectorPage) -> None:
+    page.span.buttons["block"].click()
+    assert (page.axes.axis.first, page.axes.axis.last) == (0, 2)
+    assert page.raster.positions_in_sight() == (0, 4)
+    page._model.scrub(3)
+    assert (page.axes.axis.first, page.axes.axis.last) == (3, 4)
+    assert page.raster.positions_in_sight() == (4, 8)
+    assert page.timeline.axis().last == 4  # the timeline shows all
+
+
+def test_a_step_is_as_wide_as_it_took(page: InspectorPage) -> None:
+    page.unit.buttons["seconds"].click()
+    axis = page.axes.axis
+    widths = [axis.span(step, 1000)[1] - axis.span(step, 1000)[0] for step in range(5)]
+    assert widths[3] == pytest.approx(4 * widths[0])
+    for step in range(5):
+        assert axis.step_at(axis.x(step, 1000), 1000) == step
+
+
+def test_a_tooltip_sentence_says_what_is_under_the_mouse(page: InspectorPage) -> None:
+    assert moment_sentence(page._model, 2, 2) == (
+        "Position 10, block 1, 3 of 4: edited, “ dog”, in place of “ cat”, confidence 0.99, "
+        "entropy 0.05 nat."
+    )
+    assert (
+        moment_sentence(page._model, 5) == "Position 13, block 2, 2 of 4: its block has not begun."
+    )
+    assert "not judged" in moment_sentence(page._model, 7, 4)
+
+
+# files
+
+
+def drop(window, path: Path) -> None:
+    mime = QMimeData()
+    mime.setUrls([QUrl.fromLocalFile(str(path))])
+    args = (Qt.DropAction.CopyAction, mime, Qt.MouseButton.LeftButton, Qt.KeyboardModifier(0))
+    enter = QDragEnterEvent(QPoint(9, 9), *args)
+    QApplication.sendEvent(window, enter)
+    if enter.isAccepted():
+        QApplication.sendEvent(window, QDropEvent(QPointF(9, 9), *args))
+
+
+def test_a_dropped_trace_opens_without_a_model(open_window, qtbot: QtBot, tmp_path: Path) -> None:
+    window = open_window(loaded=False).window
+    save_trace(small_trace(), tmp_path / "ä trace.dntrace")
+    drop(window, tmp_path / "ä trace.dntrace")
+    qtbot.waitUntil(lambda: window.inspector.data is not None, timeout=3000)
+    assert window.inspector_page.isVisible()
+    assert window.inspector_page.title.text() == "ä trace.dntrace"
+    assert window.inspector.data.steps == 5
+
+
+def test_something_else_is_not_taken(open_window, tmp_path: Path) -> None:
+    window = open_window(loaded=False).window
+    drop(window, tmp_path / "picture.png")
+    assert window.chat_page.isVisible()
+
+
+def test_a_damaged_file_is_a_card_and_what_was_shown_stays(
+    page: InspectorPage, qtbot: QtBot, tmp_path: Path
+) -> None:
+    whole = tmp_path / "whole.dntrace"
+    save_trace(small_trace(), whole)
+    cut = tmp_path / "cut.dntrace"
+    cut.write_bytes(whole.read_bytes()[:-70])
+    page.window().open_trace(str(cut))
+    qtbot.waitUntil(page.problem.isVisible, timeout=3000)
+    assert page.problem.code.text() == "trace.truncated"
+    assert page.title.text() == "small.dntrace"
+    page.window().open_trace(str(whole))
+    qtbot.waitUntil(lambda: page.title.text() == "whole.dntrace", timeout=3000)
+    assert not page.problem.isVisible()
+
+
+def test_the_last_file_asked_for_is_the_one_shown(
+    page: InspectorPage, qtbot: QtBot, tmp_path: Path
+) -> None:
+    for name in ("a", "b", "c"):
+        save_trace(small_trace(), tmp_path / f"{name}.dntrace")
+        page.window().open_trace(str(tmp_path / f"{name}.dntrace"))
+    qtbot.waitUntil(lambda: page.title.text() == "c.dntrace", timeout=3000)
+
+
+def test_a_trace_is_saved_where_the_dialog_says(
+    page: InspectorPage, qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "kept.dntrace"
+    monkeypatch.setattr(QFileDialog, "exec", lambda _self: 1)
+    monkeypatch.setattr(QFileDialog, "selectedFiles", lambda _self: [str(target)])
+    page.file_menu.save_action.trigger()
+    qtbot.waitUntil(lambda: page.doing.text() == "Saved kept.dntrace", timeout=3000)
+    assert open_trace(target).ids.tolist() == small_trace().ids.tolist()
+
+
+def test_a_trace_that_cannot_be_saved_says_so(
+    page: InspectorPage, qtbot: QtBot, tmp_path: Path
+) -> None:
+    page._files.save(tmp_path / "no folder" / "kept.dntrace")
+    qtbot.waitUntil(page.problem.isVisible, timeout=3000)
+    assert page.problem.code.text() == "trace.not_written"
+
+
+# live
+
+
+def test_the_page_follows_the_reply_being_written(open_window, qtbot: QtBot) -> None:
+    desktop = open_window(FakeScript(seconds_per_step=0.005))
+    window = desktop.window
+    window.rail.choose("inspector")
+    desktop.chat.send("hello")
+    model = window.inspector
+    qtbot.waitUntil(lambda: model.source is Source.LIVE, timeout=3000)
+    assert window.inspector_page.transport.follow.isVisible()
+    places = []
+
+    def note() -> None:
+        boxes = window.inspector_page.canvas.layout_
+        places.append((boxes.x[0], boxes.y[0], len(boxes.x)))
+
+    model.grown.connect(note)
+    qtbot.waitUntil(lambda: not desktop.engine.busy, timeout=8000)
+    assert model.source is Source.ANSWER
+    assert not window.inspector_page.transport.follow.isVisible()
+    assert {place[:2] for place in places} == {(0.0, 0.0)}
+    assert model.selection.step == model.data.steps - 1

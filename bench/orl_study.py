@@ -34,8 +34,11 @@ POOLS = {  # name: split, prompts a skill
     "own_valid": ("heldout_templates", 200),
     "own_heldout": ("heldout_templates", 1000),
     "known_heldout": ("heldout", 500),
+    "known_train": ("train", 300),
 }
 BUCKETS = {"own_train": "train", "own_valid": "valid", "own_heldout": "heldout"}
+
+REPLAY = 3  # every third prompt is one of the start model's own verified answers
 
 PLAIN: dict[str, Any] = {
     "residual": False,
@@ -154,10 +157,17 @@ def train_arm(
         by_skill.setdefault(task.skill, []).append(task)
     need = recipe.rollouts // recipe.group
     names = sorted(by_skill)
+    replayed: list[Any] = []
+    if arm != "start":
+        known = tasks_of(pools, "known_train")
+        replayed = learner.own_answers(known, learner.student.spec.defaults)
+        record["replayed"] = len(replayed)
     for update in range(0 if arm == "start" else updates):
         teaching = update < recipe.teach
         count = recipe.rollouts if teaching else need
         chosen = [rng.choice(by_skill[names[n % len(names)]]) for n in range(count)]
+        for place in range(0, count, REPLAY):
+            chosen[place] = rng.choice(replayed)
         figures = learner.teach(chosen) if teaching else learner.update(chosen)
         record["updates"].append({k: round(v, 6) for k, v in figures.items()})
         if update == recipe.teach - 1:

@@ -33,6 +33,7 @@ class DreamRule:
     """
 
     settles = False
+    moves = False
 
     def __init__(
         self, measure: Measure, mask_id: int, stop_ids: Tensor, options: RuleOptions

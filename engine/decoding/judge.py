@@ -65,7 +65,7 @@ def judge(
     if suppressed is not None:
         logits.select(-1, suppressed).fill_(float("-inf"))
     if steering is not None:
-        steering.forbid(logits, positions)
+        steering.forbid(logits, positions, step)
     log_norm = logits.logsumexp(-1)
     probabilities = (logits - log_norm.unsqueeze(-1)).exp()
     expected = torch.where(probabilities > 0, probabilities * logits, 0.0).sum(-1)

@@ -61,6 +61,7 @@ class LevenshteinRule:
 
     name = "llada2.2"
     settles = True
+    moves = True
 
     def __init__(
         self,

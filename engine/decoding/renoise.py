@@ -37,6 +37,7 @@ class EntropyBoundRule:
     name = "entropy-bound"
     mask_id = UNDECIDED
     settles = False
+    moves = False
 
     def apply(self, state: BlockState, judgement: Judgement, settings: RowSettings) -> None:
         active = ~state.finished

@@ -36,11 +36,12 @@ class RuleOptions:
 class Rule(Protocol):
     """One decoding rule. `apply` is called after every forward and sets `state.finished` when a
     row's block is done. settles: a block may end with a step that changes nothing
-    (`state.settled`)."""
+    (`state.settled`). moves: tokens may change their place in a block, so that none can be held."""
 
     name: str
     mask_id: int
     settles: bool
+    moves: bool
 
     def apply(self, state: BlockState, judgement: Judgement, settings: RowSettings) -> None: ...
 
@@ -95,6 +96,7 @@ class QuotaRule:
 
     name = "llada2.0"
     settles = False
+    moves = False
 
     def __init__(self, mask_id: int, stop_ids: Tensor, options: RuleOptions) -> None:
         self.mask_id = mask_id
@@ -125,6 +127,7 @@ class EditingRule:
 
     name = "llada2.1"
     settles = True
+    moves = False
 
     def __init__(self, mask_id: int, stop_ids: Tensor, options: RuleOptions) -> None:
         self.mask_id = mask_id

@@ -83,8 +83,13 @@ class RowSettings:
             [c.stability for c in canvases],
         ]
         self.noise.copy_(torch.tensor(noise, dtype=torch.float32).unsqueeze(-1))
-        self.sampled = any(r.temperature > 0 for r in rows)
-        self.filtered = self.sampled and any(r.top_k > 0 or r.top_p < 1.0 for r in rows)
+        self.sampled = self.filtered = False
+        self.expect(rows)
+
+    def expect(self, settings: Sequence[DecodeSettings]) -> None:
+        """Some row uses these, now or later."""
+        self.sampled |= any(r.temperature > 0 for r in settings)
+        self.filtered |= any(r.temperature > 0 and (r.top_k > 0 or r.top_p < 1.0) for r in settings)
 
     @property
     def entropy_bound(self) -> Tensor:

@@ -26,6 +26,7 @@ class WindowRule:
     """
 
     settles = False
+    moves = False
 
     def __init__(
         self,

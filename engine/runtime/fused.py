@@ -48,9 +48,17 @@ class FusedBooks:
         self._shape = {"LENGTH": length, "PADDED": triton.next_power_of_2(length)}
         self._rows = {"BATCH": batch, "BATCH_2": triton.next_power_of_2(batch)}
 
-    def after_step(self, said: Said, settings: RowSettings, record: bool, verify: bool) -> None:
-        """The rule on what was said, the end of the step, its record, and with `verify` whether
-        the step ahead counts. One launch."""
+    def after_step(
+        self,
+        said: Said,
+        settings: RowSettings,
+        record: bool,
+        verify: bool,
+        steered: bool = False,
+    ) -> None:
+        """The rule on what was said, the end of the step, its record, whether the next step may
+        look ahead (never a steered one), and with `verify` whether the step ahead counts. One
+        launch."""
         state, reply, ring, options = self.program.state, self.reply, self.ring, self.rule.options
         step_kernel[(reply.batch,)](
             state.tokens,
@@ -93,7 +101,7 @@ class FusedBooks:
             RULE_STOPS=self.rule.stop_ids.numel(),
             STOP_INSIDE=options.stop_inside_block,
             STOP_AFTER=reply.stop_after_block,
-            AHEAD=self.ahead,
+            AHEAD=self.ahead and not steered,
             VERIFY=verify,
             RECORD=record,
         )

@@ -108,6 +108,8 @@ class ReplyPieces:
         self.settings.load([row.settings for row in rows])
         self.program.load(rows)
         self.reply.load(rows, self.program.rule, level=int(record))
+        later = [settings for row in rows for _, settings in row.steering.switches]
+        self.settings.expect(later)
         watched = _WATCHED[rows[0].capture.level] if record else 0
         if watched:
             self._watch(watched).load(rows[0].capture)
@@ -209,7 +211,7 @@ class ReplyPieces:
             self.books.begin(free=True)
             if self.program.watch is not None:
                 self.program.watch.accept()
-            self.books.after_step(said, self.settings, self.variant.recorded, verify=False)
+            self._after_step(self.books, said, self._settings())
             return
         assert isinstance(said, Judgement)
         self.reply.end_block(state)
@@ -217,7 +219,7 @@ class ReplyPieces:
         self.reply.begin_block(state)
         if self.program.watch is not None:
             self.program.watch.accept()
-        self.program.rule.apply(state, said, self.settings)
+        self.program.rule.apply(state, said, self._settings())
         self._end_step()
 
     def _verify(self, books: FusedBooks, canvas: Tensor) -> None:
@@ -239,22 +241,35 @@ class ReplyPieces:
             state, steering = self.program.state, self._steering()
             logits = self.program.look(self.bound, with_previous, steering)
             now = (state.start, state.step, state.tokens)
-            said = self.books.judge(logits, self.settings, *now, steering)
+            settings = self._settings()
+            said = self.books.judge(logits, settings, *now, steering)
             if self.program.watch is not None:
                 self.program.watch.note(logits, said.log_norm)
-            self.books.after_step(said, self.settings, self.variant.recorded, verify=False)
+            self._after_step(self.books, said, settings)
             return
-        self.program.step(self.settings, self.bound, with_previous, self._steering())
+        self.program.step(self._settings(), self.bound, with_previous, self._steering())
         self._end_step()
 
     def _end_step(self) -> None:
         reply, state = self.reply, self.program.state
         reply.end_step(state)
-        if self.ahead:
+        # A step ahead would miss what a person does at the next block's first step.
+        if self.ahead and not self.variant.steered:
             reply.look_ahead(state)
         if self.variant.recorded:
             self.ring.record(state, reply)
         reply.count_step()
+
+    def _after_step(self, books: FusedBooks, said: Said, settings: RowSettings) -> None:
+        variant = self.variant
+        books.after_step(said, settings, variant.recorded, verify=False, steered=variant.steered)
+
+    def _settings(self) -> RowSettings:
+        """Of the step that comes next."""
+        if not self.variant.steered:
+            return self.settings
+        state = self.program.state
+        return self.reply.steering.settings_at(self.settings, state.start, state.step)
 
     def _steering(self) -> SteeringState | None:
         return self.reply.steering if self.variant.steered else None

@@ -136,7 +136,7 @@ class ReplyState:
                     raise _unfit(f"A token is forced at position {position}.")
                 known[index, position] = token
             stop_ids[index, : len(row.stop_ids)] = torch.tensor(sorted(row.stop_ids))
-        caps = [rule.step_cap(row.settings, self.block_length) for row in rows]
+        caps = [self._cap(row, rule) for row in rows]
         limits = [
             [len(row.prompt) for row in rows],
             [row.first_block_start for row in rows],
@@ -158,6 +158,12 @@ class ReplyState:
         control[Control.LEVEL] = level
         self.control.copy_(control)
         self.steering.load([row.steering for row in rows])
+
+    def _cap(self, row: Row, rule: Rule) -> int:
+        """Forwards per block that no correct run reaches; what is taken back takes one more each."""
+        settings = [row.settings, *(later for _, later in row.steering.switches)]
+        most = max(rule.step_cap(each, self.block_length) for each in settings)
+        return most + len(row.steering.placements)
 
     def _check(self, row: Row) -> None:
         end = row.first_block_start + row.max_blocks * self.block_length

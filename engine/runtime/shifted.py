@@ -76,7 +76,7 @@ class ShiftedBlockProgram(StepProgram):
         """See `StepProgram.step`. with_previous is never asked for: commits are not shared."""
         state = self.state
         if steering is not None:
-            steering.take_back(state, self.rule.mask_id)
+            steering.take_back(state, self.rule.mask_id, hold=not self.rule.moves)
         first = state.tokens[:, :1]
         open_first = (first == self.rule.mask_id) & (state.start > 0)
         first.copy_(torch.where(open_first & ~state.finished, self.foreseen, first))

@@ -113,7 +113,7 @@ class StepProgram:
         """The forward of a step: logits float32 [B, L, V] of the block."""
         state = self.state
         if steering is not None:
-            steering.take_back(state, self.rule.mask_id)
+            steering.take_back(state, self.rule.mask_id, hold=not self.rule.moves)
         positions = state.positions
         if with_previous:
             ids = torch.cat((state.previous, state.tokens), dim=1)
@@ -155,7 +155,7 @@ class StepProgram:
         """The forward of `step_and_ahead`: logits of this block and of the next."""
         state = self.state
         if steering is not None:
-            steering.take_back(state, self.rule.mask_id)
+            steering.take_back(state, self.rule.mask_id, hold=not self.rule.moves)
         length, positions = self.block_length, state.positions
         where = torch.cat((positions, positions + length), dim=1)
         ids = torch.cat((state.tokens, next_canvas), dim=1)

@@ -76,7 +76,7 @@ class WholeSequenceProgram(StepProgram):
         state.prompt.logical_or_(~inside)
         state.tokens.copy_(torch.where(inside, state.tokens, self.filler))
         if steering is not None:
-            steering.take_back(state, self.rule.mask_id)
+            steering.take_back(state, self.rule.mask_id, hold=not self.rule.moves)
         embeds = self._embeds(state.tokens)
         seen = inside[:, None, None, :]
         hidden = self.model(embeds, positions, MaskAttend(seen))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,18 @@ class Learner:
                 f"No gradient reaches {names} after {trained.steps} updates.",
                 "Leave these modules out of what trains, or report this model.",
             )
+
+    def own_answers(self, tasks: Sequence[Task], settings: DecodeSettings) -> list[Task]:
+        """The tasks that the model, as it is now, answers rightly, with its answer as reference:
+        what a run replays against forgetting."""
+        replies = self.evaluate(tasks, settings)
+        texts = [self.text(reply) for reply in replies]
+        verdicts = self.verifier.check_many(tasks, texts)
+        return [
+            replace(task, reference=text)
+            for task, text, verdict in zip(tasks, texts, verdicts, strict=True)
+            if verdict.ok
+        ]
 
     def evaluate(
         self, tasks: Sequence[Task], settings: DecodeSettings, max_new_tokens: int | None = None

@@ -20,6 +20,7 @@ from app.models.engine_model import EngineModel
 from app.models.inspector_curves import Curves, Mark, MarkKind, commit_front, curves_of, marks_of
 from app.models.inspector_data import InspectorData, Moment
 from app.models.inspector_fills import FillKey, Levels
+from app.models.lifecycle import Lifecycle
 from app.models.worker import ReplyOutcome
 from engine.trace import Trace
 
@@ -67,8 +68,12 @@ class InspectorModel(QObject):
     play_changed = Signal()
     kept_changed = Signal()  # an answer's trace was kept or let go
 
-    def __init__(self, engine: EngineModel, parent: QObject | None = None) -> None:
+    def __init__(
+        self, engine: EngineModel, parent: QObject | None = None, always_live: bool = False
+    ) -> None:
+        """always_live: the reply being written is shown whatever was shown before."""
         super().__init__(parent)
+        self._always_live = always_live
         self.source = Source.NONE
         self.title = ""
         self.reply_id = ""
@@ -85,6 +90,7 @@ class InspectorModel(QObject):
         self._kept: dict[str, Trace] = {}
         self._watching = False
         self._stale = False
+        self._seen = 0
         self._begun, self._begun_step = 0.0, 0
         self._timer = QTimer(self)
         self._timer.setInterval(FRAME_MS)
@@ -123,7 +129,8 @@ class InspectorModel(QObject):
 
     def show_answer(self, reply_id: str, title: str) -> bool:
         """Shows the reply being written or a kept one. False when its steps are not known."""
-        running = self._engine.live_trace.latest(reply_id) if self._engine.busy else None
+        writing = self._engine.state in (Lifecycle.GENERATING, Lifecycle.STOPPING)
+        running = self._engine.live_trace.latest(reply_id) if writing else None
         if running is not None:
             self.show(running, Source.LIVE, title, reply_id)
             return True
@@ -156,13 +163,14 @@ class InspectorModel(QObject):
             self._stale = True
             return
         self._stale = False
-        if self.source not in (Source.NONE, Source.LIVE):
+        if not self._always_live and self.source not in (Source.NONE, Source.LIVE):
             return
         live = self._engine.live_trace
-        trace = live.take()
-        if trace is None:
+        taken = live.take(self._seen)
+        if taken is None:
             return
-        if self.source is Source.NONE or live.reply_id != self.reply_id:
+        self._seen, trace = taken
+        if self.source is not Source.LIVE or live.reply_id != self.reply_id:
             self.show(trace, Source.LIVE, self.tr("The answer being written"), live.reply_id)
             return
         self._put(Indexed.of(trace))

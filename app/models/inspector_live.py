@@ -45,7 +45,7 @@ class LiveTrace:
         self._reply_id = ""
         self._header = TraceHeader()
         self._count = 0
-        self._taken = 0
+        self._version = 0
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         self._pieces: dict[int, str] = {}
 
@@ -54,7 +54,7 @@ class LiveTrace:
         header = header_of(info, request)
         with self._lock:
             self._reply_id, self._header = reply_id, header
-            self._count = self._taken = 0
+            self._count = 0
             self._arrays, self._pieces = {}, {}
 
     def add(self, step: StepTaken, pieces: Pieces) -> None:
@@ -73,6 +73,7 @@ class LiveTrace:
             for name, array in self._arrays.items():
                 array[self._count] = getattr(step, name)
             self._count += 1
+            self._version += 1
 
     def end(self, finished: Finished) -> None:
         """The reply is complete: how it ended becomes part of the trace."""
@@ -99,13 +100,13 @@ class LiveTrace:
             room[: self._count] = self._arrays[name]
         self._arrays[name] = room
 
-    def take(self) -> Trace | None:
-        """All steps so far, if there are more than when this was last called; else None."""
+    def take(self, seen: int) -> tuple[int, Trace] | None:
+        """All steps so far and the number that says so, if there are others than when that number
+        was `seen`; else None. Readers do not take from each other."""
         with self._lock:
-            if self._count == self._taken:
+            if self._version == seen or self._count == 0:
                 return None
-            self._taken = self._count
-            return self._trace()
+            return self._version, self._trace()
 
     def latest(self, reply_id: str) -> Trace | None:
         """All steps of this reply, None when it is not the one held or has none yet."""

@@ -8,34 +8,50 @@ the answer only while the bottom is in sight). It refuses to know the engine.
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QScrollArea, QVBoxLayout, QWidget
 
 from app.backend.conversations import ChatMessage, Failure
 from app.models.chat import ChatModel
+from app.models.inspector import InspectorModel
 from app.models.lifecycle import Lifecycle
 from app.models.snapshot import Snapshot
 from app.ui.composer import Composer
+from app.ui.conversation_list import WIDTH as SIDEBAR_WIDTH
 from app.ui.conversation_list import ConversationSidebar
 from app.ui.empty_state import EmptyState
 from app.ui.error_card import ErrorCard
 from app.ui.message_views import AnswerView, PromptView
+from app.ui.peek import WIDTH as PEEK_WIDTH
+from app.ui.peek import Peek
 from app.ui.theme import Shape, Space, Theme
+
+WITH_PEEK = SIDEBAR_WIDTH + Shape.COLUMN + 2 * Space.L + PEEK_WIDTH  # px
 
 
 class ChatPage(QWidget):
     action = Signal(str)  # "demo", "open" or "reload": what a card's button asks of the window
+    inspect_pressed = Signal(str)  # message id
 
-    def __init__(self, theme: Theme, chat: ChatModel, parent: QWidget | None = None) -> None:
+    def __init__(
+        self,
+        theme: Theme,
+        chat: ChatModel,
+        inspector: InspectorModel,
+        parent: QWidget | None = None,
+    ) -> None:
         super().__init__(parent)
         self.setObjectName("page")
         self._theme = theme
         self._chat = chat
+        self._inspector = inspector
         self._snapshot: Snapshot | None = None
         self._follow = True
         self.views: dict[str, PromptView | AnswerView] = {}
         self.sidebar = ConversationSidebar(theme, chat, self)
         self.composer = Composer(theme, chat.blocked_reason, self)
         self.empty = EmptyState(theme, self)
+        self.peek = Peek(theme, InspectorModel(chat.engine, self, always_live=True), self)
         self.load_card = ErrorCard(theme, self)
         self.load_card.hide()
         self._lay_out()
@@ -43,6 +59,8 @@ class ChatPage(QWidget):
         self.composer.stop_pressed.connect(chat.stop)
         self.empty.chosen.connect(self.send)
         self.load_card.pressed.connect(self.action)
+        self.peek.inspect_pressed.connect(self.inspect_pressed)
+        inspector.kept_changed.connect(self._refresh_answers)
         chat.current_changed.connect(self._rebuild)
         chat.message_added.connect(self._add)
         chat.message_changed.connect(self._update)
@@ -103,6 +121,7 @@ class ChatPage(QWidget):
         layout.setSpacing(0)
         layout.addWidget(self.sidebar)
         layout.addWidget(main, 1)
+        layout.addWidget(self.peek)
 
     # what a person does
 
@@ -115,6 +134,9 @@ class ChatPage(QWidget):
 
     @Slot(str, str)
     def _on_answer_action(self, action: str, message_id: str) -> None:
+        if action == "inspect":
+            self.inspect_pressed.emit(message_id)
+            return
         if action in ("edit", "new"):
             prompt = self._chat.prompt_of(message_id)
             if action == "new":
@@ -197,6 +219,7 @@ class ChatPage(QWidget):
         state = self._chat.engine.state
         usable = state not in (Lifecycle.NO_MODEL, Lifecycle.UNLOADING, Lifecycle.FAILED)
         view.show_model(self._waiting_words(), usable, self._chat.can_retry or not usable)
+        view.show_traced(self._inspector.knows(view.message.id))
 
     @Slot()
     def _refresh_composer(self) -> None:
@@ -220,6 +243,11 @@ class ChatPage(QWidget):
 
     def _message(self, message_id: str) -> ChatMessage:
         return next(m for m in self._chat.current.messages if m.id == message_id)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        """The peek gives way where the answer's column would have to shrink much."""
+        super().resizeEvent(event)
+        self.peek.setVisible(event.size().width() >= WITH_PEEK)
 
     # keeping the place
 

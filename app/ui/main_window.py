@@ -101,8 +101,8 @@ class MainWindow(QMainWindow):
         self.setMinimumSize(QSize(960, 640))
         self.resize(1280, 800)
         self.banner = Banner(self)
-        self.chat_page = ChatPage(theme, chat, self)
         self.inspector = InspectorModel(engine, self)
+        self.chat_page = ChatPage(theme, chat, self.inspector, self)
         self.trace_files = InspectorFiles(self.inspector, self)
         self.inspector_page = InspectorPage(theme, self.inspector, self.trace_files, self)
         self.setAcceptDrops(True)
@@ -132,6 +132,8 @@ class MainWindow(QMainWindow):
         kept = geometry.value("geometry") if geometry is not None else None
         if isinstance(kept, QByteArray):  # the file may hold anything
             self.restoreGeometry(kept)
+        if geometry is not None and geometry.value("peek") == "closed":
+            self.chat_page.peek.set_open(False)
 
     def _lay_out(self) -> None:
         self._stack = QStackedWidget(self)
@@ -156,6 +158,7 @@ class MainWindow(QMainWindow):
     def _connect(self) -> None:
         self.rail.chosen.connect(self.show_page)
         self.chat_page.action.connect(self._act)
+        self.chat_page.inspect_pressed.connect(self.inspect)
         for source in (self.models_page, self.status_bar):
             source.open_pressed.connect(self.open_model_folder)
             source.demo_pressed.connect(self._engine.load_demo)
@@ -180,6 +183,13 @@ class MainWindow(QMainWindow):
         folder = QFileDialog.getExistingDirectory(self, self.tr("Open model folder"), start)
         if folder:
             self._engine.load(folder)
+
+    @Slot(str)
+    def inspect(self, message_id: str) -> None:
+        """Shows an answer on the inspector's page."""
+        title = self._chat.prompt_of(message_id).partition("\n")[0] or self.tr("An answer")
+        if self.inspector.show_answer(message_id, title):
+            self.rail.choose("inspector")
 
     def open_trace(self, path: str) -> None:
         """Shows a trace file on the inspector's page; no model is needed."""
@@ -230,6 +240,7 @@ class MainWindow(QMainWindow):
         """
         if self._geometry is not None:
             self._geometry.setValue("geometry", self.saveGeometry())
+            self._geometry.setValue("peek", "open" if self.chat_page.peek.open else "closed")
         self.hide()
         self._meter.close()
         self._engine.close()

@@ -49,7 +49,7 @@ class PromptView(QFrame):
 
 class AnswerView(QWidget):
     """An answer. `action` carries what its one button does: "retry", "edit", "new" (ask in a new
-    chat), "demo" or "reload" (load that model, then ask again).
+    chat), "demo" or "reload" (load that model, then ask again); and "inspect".
     """
 
     action = Signal(str, str)  # action, message id
@@ -86,12 +86,22 @@ class AnswerView(QWidget):
         self.copy_button.setIconSize(QSize(16, 16))
         self.copy_button.setAccessibleName(self.tr("Copy the answer"))
         self.copy_button.setToolTip(self.tr("Copy the answer's exact text"))
+        self.inspect_button = QPushButton(self.tr("Inspect"), self)
+        self.inspect_button.setProperty("kind", "quiet")
+        self.inspect_button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.inspect_button.setIconSize(QSize(16, 16))
+        self.inspect_button.setAccessibleName(self.tr("Open the answer in the inspector"))
+        self.inspect_button.setToolTip(
+            self.tr("See how each token was chosen. Kept until Unblur is closed; save it there.")
+        )
+        self.inspect_button.hide()
         self._copied = QTimer(self)
         self._copied.setSingleShot(True)
         self._copied.setInterval(1200)
         self._lay_out()
         self.card.pressed.connect(lambda name: self.action.emit(name, self.message.id))
         self.copy_button.clicked.connect(self._copy)
+        self.inspect_button.clicked.connect(lambda: self.action.emit("inspect", self.message.id))
         self._copied.timeout.connect(self._tint)
         theme.changed.connect(self._tint)
         self._tint()
@@ -107,6 +117,7 @@ class AnswerView(QWidget):
         footer.setSpacing(Space.M)
         footer.addWidget(self.figures)
         footer.addWidget(self.note, 1)
+        footer.addWidget(self.inspect_button)
         footer.addWidget(self.copy_button)
         layout = QVBoxLayout(self)
         # all texts begin at the same x: a text view has a border of 2 px, a card of 1 px
@@ -144,6 +155,10 @@ class AnswerView(QWidget):
     def show_snapshot(self, snapshot: Snapshot) -> None:
         self.canvas.show_blocks(snapshot.blocks, snapshot.text)
 
+    def show_traced(self, traced: bool) -> None:
+        """traced: its steps are known, so that the inspector can show them."""
+        self.inspect_button.setVisible(traced)
+
     def show_model(self, sentence: str, usable: bool, free: bool) -> None:
         """sentence: what the model is doing while this message waits. usable: there is one, or one
         is coming. free: no other answer is waited for.
@@ -176,6 +191,7 @@ class AnswerView(QWidget):
     def _tint(self) -> None:
         self.copy_button.setIcon(icon("copy", self._theme.colors.muted, 16))
         self.copy_button.setText(self.tr("Copy"))
+        self.inspect_button.setIcon(icon("inspector", self._theme.colors.muted, 16))
 
     def _ending(self) -> str:
         """Why the answer ended, when it did not simply finish."""

@@ -64,6 +64,7 @@ QPushButton[kind="icon"] {
 QPushButton[kind="icon"]:hover { background: $surface; border-color: $line; }
 QPushButton[kind="icon"]:focus { border-color: $accent; }
 QPushButton::menu-indicator { width: 0; image: none; }
+#peek { background: $window; border-left: 1px solid $line; }
 #transport { border-top: 1px solid $line; background: $window; }
 QSplitter::handle:vertical { background: transparent; }
 QSplitter::handle:hover { background: $line; }

@@ -59,11 +59,11 @@ def test_a_growing_trace_is_what_the_engine_said(qapp: QCoreApplication) -> None
     engine, live = FakeEngine(), LiveTrace()
     events = steps_of(engine)
     live.begin("one", engine.info, GenerateRequest((Message("user", "hello"),)))
-    assert live.take() is None
+    assert live.take(0) is None
     for event in events[:3]:
         live.add(event, engine.pieces)
-    early = live.take()
-    assert early is not None
+    seen, early = live.take(0)
+    assert live.take(seen) is None
     before = early.ids.copy()
     for event in events[3:] * 5:  # over the first arrays' end
         live.add(event, engine.pieces)

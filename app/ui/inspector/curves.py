@@ -23,6 +23,7 @@ from app.ui.inspector.plots import AxisModel, StepPlot
 from app.ui.inspector.words import number, seconds, tr
 from app.ui.theme import Size, Theme, mono_font, ui_font
 
+NARROW = 260  # px: below it a lane's name begins at the left edge
 HEAD, FOOT, PAD = 18, 20, 4  # px: a lane's name, the time axis, below a lane
 Numbers = npt.NDArray[np.float64]
 
@@ -91,12 +92,19 @@ def lanes() -> tuple[Lane, ...]:
 
 class CurvesView(StepPlot):
     def __init__(
-        self, theme: Theme, model: InspectorModel, axes: AxisModel, parent: QWidget | None = None
+        self,
+        theme: Theme,
+        model: InspectorModel,
+        axes: AxisModel,
+        parent: QWidget | None = None,
+        keys: tuple[str, ...] = ("entropy", "confidence", "tokens", "ms"),
     ) -> None:
+        """keys: of the lanes to show."""
         super().__init__(theme, model, axes, parent)
         self.setObjectName("curves")
-        self.setAccessibleName(self.tr("Curves: entropy, confidence, accepted tokens, step time"))
-        self._lanes = lanes()
+        self._lanes = tuple(lane for lane in lanes() if lane.key in keys)
+        names = ", ".join(lane.name for lane in self._lanes)
+        self.setAccessibleName(self.tr("Curves: {0}").format(names))
         self.setMinimumHeight(len(self._lanes) * (HEAD + 18) + FOOT)
         self.setToolTip("\n".join(f"{lane.name}: {lane.meaning}" for lane in self._lanes))
 
@@ -109,7 +117,8 @@ class CurvesView(StepPlot):
     def _head(self, index: int) -> QRectF:
         """Where a lane's name and the selected step's numbers stand."""
         box = self._box(index)
-        return QRectF(GUTTER_LEFT, box.top() - HEAD, box.width(), HEAD)
+        left = GUTTER_LEFT if self.width() > NARROW else 8
+        return QRectF(left, box.top() - HEAD, self.width() - left, HEAD)
 
     # the picture
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from engine.checkpoint import Checkpoint, open_checkpoint
 from engine.compose import make_program
 from engine.decoding.rules import RuleOptions
 from engine.errors import RequestError, RuntimeFailure
+from engine.forks import check_fork, check_model, compared, steering_of
 from engine.hardware import LoopPath
 from engine.loading import (
     Placement,
@@ -47,8 +48,10 @@ from engine.runtime.choice import (
 from engine.runtime.rows import Row
 from engine.runtime.whole import WholeSequenceProgram
 from engine.tokenizer import ChatTokenizer
+from engine.trace import Fork, TraceHeader
 from engine.types import (
     BlockFinished,
+    Capture,
     DecodeSettings,
     Event,
     Finished,
@@ -117,8 +120,40 @@ class TorchEngine:
     ) -> Iterator[Event]:
         """See `engine.protocol.Engine.generate`. Raises RequestError before the first event,
         RuntimeFailure later."""
+        return self._reply(lambda: self._row(request), stop)
+
+    def fork(self, fork: Fork, stop: threading.Event | None = None) -> Iterator[Event]:
+        """A recorded reply again, with a change from a step on: all its events, the first step's
+        on (`engine.forks`). Raises TraceError and RequestError before the first event, TraceError
+        `trace.fork_differs` while the steps before the fork are taken, RuntimeFailure later."""
+        return compared(fork, self._reply(lambda: self._forked_row(fork), stop))
+
+    def trace_header(self, request: GenerateRequest) -> TraceHeader:
+        """What a trace of the reply will say of itself (`engine.trace.recording`)."""
+        row, info, capture = self._row(request), self.info, request.capture
+        return TraceHeader(
+            model_name=info.name,
+            model_family=info.family,
+            model_path=info.path,
+            quantisation=info.quantisation,
+            decoding=info.decoding,
+            runtime=info.runtime,
+            device=info.device,
+            messages=request.messages,
+            prompt_ids=tuple(row.prompt),
+            settings=row.settings,
+            max_new_tokens=row.max_new_tokens,
+            mask_id=info.mask_id,
+            stop_ids=info.stop_ids,
+            vocab_size=self._loaded().spec.vocab_size,
+            block_length=self._width(row),
+            capture=capture.level,
+            top_k=capture.top_k if capture.level in ("top-k", "full") else 0,
+        )
+
+    def _reply(self, make_row: Callable[[], Row], stop: threading.Event | None) -> Iterator[Event]:
         accepted = time.perf_counter()
-        row = self._row(request)
+        row = make_row()
         width = self._width(row)
         with _failures_in_words():
             runtime = self._runtime_for(row)
@@ -261,6 +296,24 @@ class TorchEngine:
                 "Choose a limit of at least 1 token.",
             )
         prompt = self._tokenizer.encode_chat(request.messages)
+        return self._row_of(prompt, request.max_new_tokens, settings, request.capture)
+
+    def _forked_row(self, fork: Fork) -> Row:
+        header, spec = fork.trace.header, self._loaded().spec
+        check_model(header, self.info, spec)
+        check_capture(fork.capture, spec.vocab_size)
+        assert header.settings is not None  # `check_model`
+        check_settings(header.settings)
+        row = self._row_of(header.prompt_ids, header.max_new_tokens, header.settings, fork.capture)
+        check_fork(fork, spec, row.max_new_tokens, self._runtime_for(row).pieces.program.foresees)
+        row.steering = steering_of(fork)
+        return row
+
+    def _row_of(
+        self, prompt: Sequence[int], wanted: int, settings: DecodeSettings, capture: Capture
+    ) -> Row:
+        """Raises RequestError where there is no room for an answer."""
+        model = self._loaded()
         room = answer_room(model.spec, len(prompt), self._context)
         if room < 1:
             raise RequestError(
@@ -269,13 +322,13 @@ class TorchEngine:
                 f"{self._context} with its answer.",
                 "Shorten the message, or start a new chat.",
             )
-        limit = min(request.max_new_tokens, room)
+        limit = min(wanted, room)
         length = model.spec.block_length
         if model.spec.whole_sequence:
             length = room_for(model.spec, len(prompt), limit, self._context)
         spec = model.spec
         stops = frozenset(spec.stop_ids)
-        return Row(prompt, limit, settings, length, stops, spec.on_grid, capture=request.capture)
+        return Row(prompt, limit, settings, length, stops, spec.on_grid, capture=capture)
 
     def _text(self, row: Row) -> str:
         return self._tokenizer.decode([token for token in row.ids if token not in row.stop_ids])

@@ -160,7 +160,7 @@ class ReplyState:
         self.steering.load([row.steering for row in rows])
 
     def _cap(self, row: Row, rule: Rule) -> int:
-        """Forwards per block that no correct run reaches; what is taken back takes one more each."""
+        """Forwards per block that no correct run reaches; what is taken back may take one more."""
         settings = [row.settings, *(later for _, later in row.steering.switches)]
         most = max(rule.step_cap(each, self.block_length) for each in settings)
         return most + len(row.steering.placements)

@@ -28,6 +28,7 @@ class ShiftedBlockProgram(StepProgram):
 
     shares_commit = False
     looks_ahead = False
+    foresees = True
 
     def __init__(
         self,

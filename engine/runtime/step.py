@@ -32,12 +32,14 @@ class StepProgram:
     This one is block-causal: a position sees its own block and all before it. Other block rules are
     subclasses that say what they do otherwise. shares_commit: a finished block's commit can be
     taken in the next block's first forward. looks_ahead: `step_and_ahead` can be used. prefills:
-    there is a cache to fill. attends: what attention is computed by on a GPU, in words.
+    there is a cache to fill. foresees: a block's first token is said by the block before. attends:
+    what attention is computed by on a GPU, in words.
     """
 
     shares_commit = True
     looks_ahead = True
     prefills = True
+    foresees = False
     attends = ""
 
     def __init__(

@@ -38,7 +38,7 @@ POOLS = {  # name: split, prompts a skill
 }
 BUCKETS = {"own_train": "train", "own_valid": "valid", "own_heldout": "heldout"}
 
-REPLAY = 3  # every third prompt is one of the start model's own verified answers
+REPLAY = 3  # a third of the prompts: the start model answers them rightly, and its answers are kept
 
 PLAIN: dict[str, Any] = {
     "residual": False,
@@ -56,6 +56,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "off_policy": {"keep_rollouts": 8},
     "no_scaling": {"norm_cap": 1e6},
     "no_references": {"floor": 0.0},
+    "gentle_anchor": {"anchor": 0.02, "failed_anchor": False},
     "agreement": {"agreement": True},
 }
 
@@ -165,9 +166,9 @@ def train_arm(
     for update in range(0 if arm == "start" else updates):
         teaching = update < recipe.teach
         count = recipe.rollouts if teaching else need
-        chosen = [rng.choice(by_skill[names[n % len(names)]]) for n in range(count)]
-        for place in range(0, count, REPLAY):
-            chosen[place] = rng.choice(replayed)
+        again = count // REPLAY
+        chosen = [rng.choice(by_skill[names[n % len(names)]]) for n in range(count - again)]
+        chosen += [rng.choice(replayed) for _ in range(again)]
         figures = learner.teach(chosen) if teaching else learner.update(chosen)
         record["updates"].append({k: round(v, 6) for k, v in figures.items()})
         if update == recipe.teach - 1:

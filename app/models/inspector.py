@@ -26,6 +26,7 @@ from engine.trace import Trace
 
 FRAME_MS = 16
 SPEEDS = (1, 2, 5, 10, 30, 60, 0)  # steps a second; 0 = as it was recorded
+DEFAULT_SPEED = 10
 KEPT_BYTES = 64 * 2**20  # of traces of answers, newest first
 
 
@@ -85,7 +86,7 @@ class InspectorModel(QObject):
         self.selection = Selection()
         self.fill: FillKey = "confidence"
         self.follow = True
-        self.speed = 10
+        self.speed = DEFAULT_SPEED
         self._engine = engine
         self._kept: dict[str, Trace] = {}
         self._watching = False

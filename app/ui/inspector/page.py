@@ -29,18 +29,19 @@ from app.ui.error_card import ErrorCard
 from app.ui.inspector.choice import Choice
 from app.ui.inspector.curves import CurvesView
 from app.ui.inspector.file_menu import FileMenu
+from app.ui.inspector.numbers_panel import NumbersPanel
 from app.ui.inspector.plots import AxisModel
 from app.ui.inspector.position_card import PositionCard
 from app.ui.inspector.raster import Raster
 from app.ui.inspector.scale_bar import ScaleBar
+from app.ui.inspector.side_panel import SidePanel
+from app.ui.inspector.text_twin import TextTwin
 from app.ui.inspector.timeline import Timeline
 from app.ui.inspector.token_canvas import CanvasArea, TokenCanvas
 from app.ui.inspector.transport import Transport
 from app.ui.inspector.words import fill_meaning, fill_name
 from app.ui.theme import Space, Theme
 from app.ui.tips import as_typed
-
-CARD_WIDTH = 300
 
 
 class InspectorPage(QWidget):
@@ -64,7 +65,14 @@ class InspectorPage(QWidget):
         self.raster = Raster(theme, model, self.axes, self)
         self.curves = CurvesView(theme, model, self.axes, self)
         self.timeline = Timeline(theme, model, self.axes, self)
-        self.card = PositionCard(theme, model, self)
+        self.side = SidePanel(
+            (
+                ("position", self.tr("Position"), PositionCard(theme, model)),
+                ("numbers", self.tr("Numbers"), NumbersPanel(model)),
+            ),
+            self,
+        )
+        self.twin = TextTwin(model, self)
         self.transport = Transport(theme, model, self)
         self.title = QLabel(self)
         self.title.setProperty("tone", "strong")
@@ -75,7 +83,14 @@ class InspectorPage(QWidget):
         self.doing = QLabel(self)
         self.doing.setProperty("tone", "small")
         self.doing.setTextFormat(Qt.TextFormat.PlainText)
-        self.file_menu = FileMenu(model, files, self)
+        self.file_menu = FileMenu(theme, model, files, self)
+        self.words = QPushButton(self.tr("In words"), self)
+        self.words.setProperty("kind", "tab")
+        self.words.setCheckable(True)
+        self.words.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.words.setAccessibleName(self.tr("Show the page in words"))
+        self.words.setToolTip(self.tr("The selected step as text, for reading and copying (W)"))
+        self.words.toggled.connect(self._show_words)
         self.problem = ErrorCard(theme, self)
         self.problem.hide()
         self.fill = Choice(
@@ -110,6 +125,7 @@ class InspectorPage(QWidget):
         head.addWidget(self.title)
         head.addWidget(self.facts, 1)
         head.addWidget(self.doing)
+        head.addWidget(self.words)
         head.addWidget(self.file_menu)
         card = QHBoxLayout()
         card.setContentsMargins(Space.M, Space.S, Space.M, 0)
@@ -138,15 +154,13 @@ class InspectorPage(QWidget):
             self.split.addWidget(widget)
             self.split.setStretchFactor(self.split.count() - 1, stretch)
         self.split.setSizes([230, 140, 210])
+        self.main = QStackedWidget(self)
+        self.main.addWidget(self.split)
+        self.main.addWidget(self.twin)
         left = QVBoxLayout()
         left.setSpacing(0)
-        left.addWidget(self.split, 1)
+        left.addWidget(self.main, 1)
         left.addWidget(self.timeline)
-        self.side = QWidget(self)
-        self.side.setFixedWidth(CARD_WIDTH + Space.M)
-        beside = QVBoxLayout(self.side)
-        beside.setContentsMargins(0, Space.S, Space.M, Space.S)
-        beside.addWidget(self.card)
         across = QHBoxLayout()
         across.setSpacing(0)
         across.addLayout(left, 1)
@@ -238,6 +252,17 @@ class InspectorPage(QWidget):
         self.doing.setText(self.tr("Saved {0}").format(Path(path).name))
         self.doing.setToolTip(as_typed(path))
 
+    @property
+    def card(self) -> PositionCard:
+        """The card of the selected position."""
+        card = self.side.panels["position"]
+        assert isinstance(card, PositionCard)
+        return card
+
+    @Slot(bool)
+    def _show_words(self, words: bool) -> None:
+        self.main.setCurrentWidget(self.twin if words else self.split)
+
     @Slot(str)
     def _choose_fill(self, key: FillKey) -> None:
         self._model.choose_fill(key)
@@ -247,6 +272,7 @@ class InspectorPage(QWidget):
         data = self._model.data
         self.stack.setCurrentWidget(self.views if data is not None else self.empty)
         self.fill.mark(self._model.fill)
+        self.words.setVisible(data is not None)
         self.title.setText(self._model.title if data else self.tr("Inspector"))
         self.facts.setText(self._facts() if data else "")
 
@@ -291,6 +317,7 @@ class InspectorPage(QWidget):
             Qt.Key.Key_Period: lambda: model.step_by(1),
             Qt.Key.Key_BracketLeft: lambda: model.go_to_mark(-1),
             Qt.Key.Key_BracketRight: lambda: model.go_to_mark(1),
+            Qt.Key.Key_W: self.words.toggle,
             Qt.Key.Key_PageUp: lambda: model.go_to_block(-1),
             Qt.Key.Key_PageDown: lambda: model.go_to_block(1),
         }

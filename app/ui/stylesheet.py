@@ -64,6 +64,12 @@ QPushButton[kind="icon"] {
 QPushButton[kind="icon"]:hover { background: $surface; border-color: $line; }
 QPushButton[kind="icon"]:focus { border-color: $accent; }
 QPushButton::menu-indicator { width: 0; image: none; }
+#textTwin {
+    background: $window; border: 2px solid transparent; padding: 8px 10px;
+    font-family: "JetBrains Mono";
+    selection-background-color: $accent; selection-color: $on_accent;
+}
+#textTwin:focus { border-color: $accent; }
 #peek { background: $window; border-left: 1px solid $line; }
 #transport { border-top: 1px solid $line; background: $window; }
 QSplitter::handle:vertical { background: transparent; }

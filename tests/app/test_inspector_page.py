@@ -9,7 +9,7 @@ from inspector_traces import large_trace, small_trace
 from PySide6.QtCore import QMimeData, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QColor, QDragEnterEvent, QDropEvent, QImage, QPainter
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QFileDialog, QWidget
+from PySide6.QtWidgets import QApplication, QFileDialog, QLabel, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.models.inspector import Selection, Source
@@ -354,3 +354,41 @@ def test_the_page_follows_the_reply_being_written(open_window, qtbot: QtBot) -> 
     assert not window.inspector_page.transport.follow.isVisible()
     assert {place[:2] for place in places} == {(0.0, 0.0)}
     assert model.selection.step == model.data.steps - 1
+
+
+# panels and words
+
+
+def test_numbers_stand_beside_their_definitions(page: InspectorPage) -> None:
+    page.side.tabs["numbers"].click()
+    panel = page.side.panels["numbers"]
+    assert panel.figures["steps"].text() == "5"
+    assert panel.figures["tokens"].text() == "–"  # this trace does not hold the reply's end
+    words = " ".join(label.text() for label in panel.findChildren(QLabel))
+    assert "does not hold the end of its reply" in words
+    assert "Blocks with at least one step" in words
+
+
+def test_the_page_in_words_says_what_the_views_show(page: InspectorPage) -> None:
+    page._model.select(4, 2)
+    page.canvas.setFocus()
+    QTest.keyClick(page.canvas, Key.Key_W)
+    assert page.twin.isVisible()
+    text = page.twin.toPlainText()
+    assert text.startswith("Step 5 of 5, block 2, its step 2, at 100.0 ms.")
+    assert "In this step: the block ended with 2 open; 1 taken back." in text
+    assert "> The dog sat on_ mat_" in text
+    assert "step 3: edited, “ dog”, in place of “ cat”" in text
+    assert "13: masked, confidence 0.20, entropy 3.00 nat" in text
+    assert "15: masked, not judged" in text
+
+
+def test_the_page_in_words_is_worked_by_the_same_keys(page: InspectorPage) -> None:
+    page.words.click()
+    page.twin.setFocus()
+    page.twin.moveCursor(page.twin.textCursor().MoveOperation.Down)
+    QTest.keyClick(page.twin, Key.Key_Period)
+    assert page.twin.toPlainText().startswith("Step 2 of 5")
+    assert page.twin.textCursor().blockNumber() == 1
+    QTest.keyClick(page.twin, Key.Key_W)
+    assert page.canvas.isVisible()

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 
 PADDING = 5.0  # px on each side of a token
-LEAST = 20.0  # px, so that a mark and two letters fit
+LEAST = 28.0  # px, so that a mark and two letters fit, also of a longer guess
 GAP = 2.0
 LINE = 32.0  # px from line to line
 CELL = 28.0  # px, a cell's height

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import secrets
+import stat
 from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
@@ -109,13 +110,21 @@ def open_trace(path: str | os.PathLike[str]) -> Trace:
     """
     source = Path(path)
     try:
+        if not stat.S_ISREG(source.stat().st_mode):  # opening a pipe would wait for its writer
+            raise OSError("it is not a file")
         with source.open("rb") as file:
             trace = _read(file, os.fstat(file.fileno()).st_size)
     except OSError as error:
         raise TraceError(
             "trace.not_readable",
-            f"{source.name} cannot be read: {error.strerror or error}.",
+            f"{source.name or source} cannot be read: {error.strerror or error}.",
             "Check that the file is there and may be read.",
+        ) from error
+    except ValueError as error:  # a name with a null character
+        raise TraceError(
+            "trace.not_readable",
+            "This is no name a file can have.",
+            "Choose a file from the list.",
         ) from error
     except MemoryError as error:
         raise TraceError(

@@ -15,11 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from engine.errors import RequestError, RuntimeFailure, UnblurError
 from engine.protocol import Engine, ProgressCallback
+from engine.trace import Fork, TraceHeader, TraceParent
+from engine.trace.fork import EVERYWHERE, check_same, parent_of
 from engine.types import (
     BlockFinished,
+    Capture,
     DecodeSettings,
     Event,
     Finished,
@@ -45,6 +49,9 @@ DEFAULT_ANSWER = (
     "The working can be checked backwards: 417 - 9 = 408, and 408 / 24 = 17. Both steps hold, "
     "so the answer is 417."
 )
+Ids = npt.NDArray[np.int32]
+States = npt.NDArray[np.uint8]
+Shares = npt.NDArray[np.float32]
 _PIECE = re.compile(r" ?[A-Za-z]+|\d|\s|[^\sA-Za-z\d]")
 
 
@@ -142,12 +149,52 @@ class FakeEngine:
         self, request: GenerateRequest, stop: threading.Event | None = None
     ) -> Iterator[Event]:
         self.requests.append(request)
+        play = self._reply(request)
+        yield play.started()
+        yield from play.blocks(stop or threading.Event())
+
+    def fork(self, fork: Fork, stop: threading.Event | None = None) -> Iterator[Event]:
+        """The script once more. A forced token stands where it was forced, one that was taken back
+        is a draft for two steps, a banned one gives way to the script's next wrong guess; settings
+        change nothing, as in any scripted reply."""
+        parent = parent_of(fork)
+        header = fork.trace.header
+        request = GenerateRequest(
+            header.messages, header.max_new_tokens, header.settings, fork.capture
+        )
+        play = self._reply(request)
+        play.changes = (*header.ancestry, parent)
+        yield play.started()
+        for event in play.blocks(stop or threading.Event()):
+            if isinstance(event, StepTaken):
+                check_same(fork, event)
+            yield event
+
+    def trace_header(self, request: GenerateRequest) -> TraceHeader:
+        info, capture = self.info, request.capture
+        return TraceHeader(
+            model_name=info.name,
+            model_family=info.family,
+            quantisation=info.quantisation,
+            decoding=info.decoding,
+            runtime=info.runtime,
+            device=info.device,
+            messages=request.messages,
+            prompt_ids=tuple(self._check(request)),
+            settings=request.settings or info.defaults,
+            max_new_tokens=request.max_new_tokens,
+            mask_id=info.mask_id,
+            stop_ids=info.stop_ids,
+            block_length=info.block_length,
+            capture=capture.level,
+            top_k=_candidates(capture),
+        )
+
+    def _reply(self, request: GenerateRequest) -> _Reply:
         prompt_ids = self._check(request)
         prompt = request.messages[-1].content
         answer = [*self.encode(self.script.answers.get(prompt, self.script.default_answer)), 1]
-        play = _Reply(self, answer, prompt_ids, request.max_new_tokens)
-        yield play.started()
-        yield from play.blocks(stop or threading.Event())
+        return _Reply(self, answer, prompt_ids, request)
 
     def _check(self, request: GenerateRequest) -> list[int]:
         if not request.messages or not request.messages[-1].content.strip():
@@ -169,12 +216,14 @@ class _Reply:
     """One reply being played: where its blocks lie and what each step shows."""
 
     def __init__(
-        self, engine: FakeEngine, answer: list[int], prompt_ids: list[int], max_new_tokens: int
+        self, engine: FakeEngine, answer: list[int], prompt_ids: list[int], request: GenerateRequest
     ) -> None:
         self.engine = engine
         self.script = engine.script
-        self.cut = len(answer) > max_new_tokens
-        self.answer = answer[:max_new_tokens]
+        self.changes: tuple[TraceParent, ...] = ()
+        self.candidates = _candidates(request.capture)
+        self.cut = len(answer) > request.max_new_tokens
+        self.answer = answer[: request.max_new_tokens]
         self.prompt_tokens = len(prompt_ids)
         length = self.script.block_length
         self.first = self.prompt_tokens // length * length
@@ -222,7 +271,10 @@ class _Reply:
         self._wait(block, step)
         self.engine.steps_taken += 1
         self.forwards += 1
+        self._change(block, step)
         ids, state, confidence, edited_from = self._canvas(block, step)
+        self._take_back(block, step, ids, state, confidence)
+        top_ids, top_p = self._top(ids, state, confidence)
         return StepTaken(
             block=block,
             step=step,
@@ -234,7 +286,58 @@ class _Reply:
             entropy=((1.0 - confidence) * 3.0).astype(np.float32),
             edited_from=edited_from,
             seconds=self._seconds(),
+            top_ids=top_ids,
+            top_p=top_p,
         )
+
+    def _change(self, block: int, step: int) -> None:
+        """Puts what is forced from this step on into the answer, and takes what is banned out."""
+        start = self.first + block * self.script.block_length
+        for made in self.changes:
+            if (made.block_start, made.block_step) != (start, step):
+                continue
+            for position, token in made.change.force:
+                self._say(position, token)
+            for position, token in made.change.ban:
+                places = range(len(self.answer))
+                if position != EVERYWHERE:
+                    places = [position - self.prompt_tokens]
+                for place in places:
+                    if 0 <= place < len(self.answer) and self.answer[place] == token:
+                        self.answer[place] = 2 + (token - 1) % len(WRONG_GUESSES)
+
+    def _say(self, position: int, token: int) -> None:
+        place = position - self.prompt_tokens
+        if 0 <= place < len(self.answer):
+            self.answer[place] = token
+
+    def _take_back(
+        self, block: int, step: int, ids: Ids, state: States, confidence: Shares
+    ) -> None:
+        """Makes drafts of positions that were taken back in this step or the one before."""
+        start = self.first + block * self.script.block_length
+        for made in self.changes:
+            if made.block_start == start and made.block_step in (step, step - 1):
+                for position in made.change.mask:
+                    i = position - start
+                    ids[i], state[i] = 2 + i % len(WRONG_GUESSES), TokenState.DRAFT
+                    confidence[i] = 0.4
+
+    def _top(self, ids: Ids, state: States, confidence: Shares) -> tuple[Ids | None, Shares | None]:
+        """The token shown and the script's wrong guesses, each half as likely as the one before."""
+        if not self.candidates:
+            return None, None
+        k = self.candidates
+        top_ids = np.full((len(ids), k), -1, dtype=np.int32)
+        top_p = np.full((len(ids), k), np.nan, dtype=np.float32)
+        judged = state != TokenState.PROMPT
+        top_ids[judged, 0] = ids[judged]
+        top_p[judged, 0] = confidence[judged]
+        for rank in range(1, k):
+            guess = 2 + (ids[judged] + rank - 2) % len(WRONG_GUESSES)  # never the token itself
+            top_ids[judged, rank] = guess
+            top_p[judged, rank] = np.minimum(1 - confidence[judged], confidence[judged]) / 2**rank
+        return top_ids, top_p
 
     def _wait(self, block: int, step: int) -> None:
         if self.script.tokens_per_second is None:
@@ -311,6 +414,11 @@ class _Reply:
                 ceiling=kept / blocks if blocks else 0.0,
             ),
         )
+
+
+def _candidates(capture: Capture) -> int:
+    """How many candidates a scripted reply has to offer: the token and its wrong guesses."""
+    return min(capture.top_k, len(WRONG_GUESSES)) if capture.level in ("top-k", "full") else 0
 
 
 def _due(block: int, i: int, length: int, steps: int) -> int:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from engine.trace import Fork, TraceHeader
 from engine.types import Event, GenerateRequest, LoadProgress, Message, ModelInfo
 
 ProgressCallback = Callable[[LoadProgress], None]
@@ -32,6 +33,16 @@ class Engine(Protocol):
         read once a step and ends the reply within one step (Finished with reason "stopped"). Raises
         UnblurError on failure; the engine stays usable afterwards.
         """
+        ...
+
+    def trace_header(self, request: GenerateRequest) -> TraceHeader:
+        """What a trace of the reply says of itself before it begins. Raises RequestError as
+        `generate` does."""
+        ...
+
+    def fork(self, fork: Fork, stop: threading.Event | None = None) -> Iterator[Event]:
+        """A recorded reply again, with a change from a step on: all its events, from the first
+        step's. Raises as `generate`, and TraceError for what cannot be forked."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.trace import Trace, TraceHeader
-from engine.types import Finished, GenerateRequest, ModelInfo, StepTaken
+from engine.types import Finished, StepTaken
 
 FIRST_CAPACITY = 64  # steps
 _SCALARS = (
@@ -49,9 +49,8 @@ class LiveTrace:
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         self._pieces: dict[int, str] = {}
 
-    def begin(self, reply_id: str, info: ModelInfo, request: GenerateRequest) -> None:
-        """Forgets the last reply."""
-        header = header_of(info, request)
+    def begin(self, reply_id: str, header: TraceHeader) -> None:
+        """Forgets the last reply. header: of the one that begins."""
         with self._lock:
             self._reply_id, self._header = reply_id, header
             self._count = 0
@@ -61,6 +60,10 @@ class LiveTrace:
         """Appends a step. pieces: display text of ids (not kept: it holds the model). Raises
         ValueError when its block has another length than the first."""
         seen = [step.ids, step.edited_from]
+        if self._count == 0:
+            seen += [
+                np.array(ids, np.int32) for ids in (self._header.prompt_ids, self._header.stop_ids)
+            ]
         if step.top_ids is not None:
             seen.append(step.top_ids.reshape(-1))
         ids = np.unique(np.concatenate(seen)).tolist()
@@ -123,25 +126,3 @@ class LiveTrace:
     def reply_id(self) -> str:
         """Whose steps these are; "" before the first reply."""
         return self._reply_id
-
-
-def header_of(info: ModelInfo, request: GenerateRequest) -> TraceHeader:
-    """What is known of a reply when it begins."""
-    capture = request.capture
-    return TraceHeader(
-        model_name=info.name,
-        model_family=info.family,
-        model_path=info.path,
-        quantisation=info.quantisation,
-        decoding=info.decoding,
-        runtime=info.runtime,
-        device=info.device,
-        messages=request.messages,
-        settings=request.settings or info.defaults,
-        max_new_tokens=request.max_new_tokens,
-        mask_id=info.mask_id,
-        stop_ids=info.stop_ids,
-        block_length=info.block_length,
-        capture=capture.level,
-        top_k=capture.top_k if capture.level in ("top-k", "full") else 0,
-    )

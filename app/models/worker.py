@@ -23,6 +23,8 @@ from app.models.snapshot import SnapshotBuilder, SnapshotHolder
 from engine.errors import UnblurError
 from engine.openmp import let_threads_sleep
 from engine.protocol import Engine, EngineLoader, ProgressCallback
+from engine.trace import Fork
+from engine.trace.fork import header_of_fork
 from engine.types import BlockFinished, Event, Finished, GenerateRequest, LoadProgress, StepTaken
 
 log = logging.getLogger("unblur.worker")
@@ -42,8 +44,10 @@ class ReplySink(Protocol):
 
 @dataclass(frozen=True)
 class GenerationJob:
+    """request: a reply, or a recorded one again with a change."""
+
     reply_id: str
-    request: GenerateRequest
+    request: GenerateRequest | Fork
     sink: ReplySink
 
 
@@ -178,8 +182,14 @@ class EngineWorker(QObject):
         if self._engine is None:
             raise UnblurError("load.no_model", "No model is loaded.", "Open a model first.")
         builder = SnapshotBuilder(job.reply_id, self._engine)
-        self._live_trace.begin(job.reply_id, self._engine.info, job.request)
-        for event in self._engine.generate(job.request, self._stop):
+        if isinstance(job.request, Fork):
+            header = header_of_fork(job.request)
+            events = self._engine.fork(job.request, self._stop)
+        else:
+            header = self._engine.trace_header(job.request)
+            events = self._engine.generate(job.request, self._stop)
+        self._live_trace.begin(job.reply_id, header)
+        for event in events:
             if isinstance(event, StepTaken):
                 self._live_trace.add(event, self._engine.pieces)
             elif isinstance(event, Finished):

@@ -58,7 +58,7 @@ def steps_of(engine: FakeEngine) -> list[StepTaken]:
 def test_a_growing_trace_is_what_the_engine_said(qapp: QCoreApplication) -> None:
     engine, live = FakeEngine(), LiveTrace()
     events = steps_of(engine)
-    live.begin("one", engine.info, GenerateRequest((Message("user", "hello"),)))
+    live.begin("one", engine.trace_header(GenerateRequest((Message("user", "hello"),))))
     assert live.take(0) is None
     for event in events[:3]:
         live.add(event, engine.pieces)

@@ -13,8 +13,11 @@ import pytest
 from engine.errors import RequestError, RuntimeFailure
 from engine.fake import DEFAULT_ANSWER, FakeEngine, FakeLoader, FakeScript
 from engine.protocol import Engine, EngineLoader
+from engine.trace import Change, Fork, Trace, record, record_fork
 from engine.types import (
     BlockFinished,
+    Capture,
+    CaptureLevel,
     Event,
     Finished,
     GenerateRequest,
@@ -140,3 +143,55 @@ def test_the_fake_engine_needs_neither_torch_nor_qt() -> None:
         "sys.exit(any(m.split('.')[0] in ('torch', 'PySide6') for m in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def recorded(engine: FakeEngine, level: CaptureLevel = "light") -> Trace:
+    request = GenerateRequest((Message("user", "hello"),), capture=Capture(level, top_k=4))
+    return record(engine, request)
+
+
+def test_an_unchanged_fork_is_its_parent_again() -> None:
+    engine = FakeEngine()
+    parent = recorded(engine)
+    again = record_fork(engine, Fork(parent, 11))
+    for name in ("ids", "state", "confidence", "edited_from"):
+        assert np.array_equal(getattr(again, name), getattr(parent, name), equal_nan=True)
+    assert again.header.parent is not None
+    assert again.header.parent.trace_id == parent.header.trace_id
+
+
+def test_a_forced_token_stands_from_its_step_on_and_is_in_the_answer() -> None:
+    engine = FakeEngine()
+    parent = recorded(engine)
+    start = int(parent.block_start[9])
+    token = engine.encode(" forced")[0]
+    child = record_fork(engine, Fork(parent, 9, Change(force=((start + 3, token),))))
+    assert np.array_equal(child.ids[:9], parent.ids[:9])
+    assert child.ids[15, 3] == token
+    assert " forced" in child.header.text
+    assert parent.header.text != child.header.text
+
+
+def test_a_token_taken_back_is_a_draft_until_it_is_accepted_again() -> None:
+    engine = FakeEngine()
+    parent = recorded(engine)
+    row = int(np.flatnonzero(parent.block == 1)[-3])
+    assert parent.state[row, 2] == TokenState.COMMITTED
+    where = int(parent.block_start[row]) + 2
+    child = record_fork(engine, Fork(parent, row, Change(mask=(where,))))
+    states = child.state[row : row + 3, 2].tolist()
+    assert states == [TokenState.DRAFT, TokenState.DRAFT, TokenState.COMMITTED]
+
+
+def test_candidates_are_there_when_they_are_asked_for() -> None:
+    engine = FakeEngine()
+    assert recorded(engine).top_ids is None
+    trace = recorded(engine, "top-k")
+    assert trace.top_ids is not None
+    assert trace.top_p is not None
+    assert trace.top_ids.shape == (*trace.ids.shape, 4)
+    judged = trace.state != TokenState.PROMPT
+    assert np.array_equal(trace.top_ids[judged][:, 0], trace.ids[judged])
+    assert (np.diff(trace.top_p[judged], axis=1) <= 0).all()
+    assert (trace.top_ids[~judged] == -1).all()
+    assert all(len(set(row)) == 4 for row in trace.top_ids[judged].tolist())

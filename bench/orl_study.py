@@ -56,6 +56,8 @@ ARMS: dict[str, dict[str, Any]] = {
     "off_policy": {"keep_rollouts": 8},
     "no_scaling": {"norm_cap": 1e6},
     "no_references": {"floor": 0.0},
+    "residual_alone": {**PLAIN, "residual": True},
+    "contraction_alone": {**PLAIN, "contraction": 5.0},
     "gentle_anchor": {"anchor": 0.02, "failed_anchor": False},
     "agreement": {"agreement": True},
 }
@@ -135,6 +137,7 @@ def train_arm(
     base: dict[str, Any],
     out: Path,
     device: str | None,
+    keep: bool,
 ) -> None:
     """One arm and seed: trains, measures, writes `arm-seed.json`."""
     from trainer.orl.learner import Learner
@@ -189,8 +192,8 @@ def train_arm(
             )
     record["seconds_trained"] = time.monotonic() - began
     record["measured"] = {}
-    plan = [("own_heldout", 0.95), ("known_heldout", 0.95), ("own_heldout", 0.9)]
-    sweep = [("own_valid", t) for t in (0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98)]
+    plan = [(p, t) for t in (0.95, 0.5) for p in ("own_heldout", "known_heldout")]
+    sweep = [("own_valid", t) for t in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)]
     for pool, threshold in plan + sweep:
         record["measured"][f"{pool}@{threshold:g}"] = measure(
             learner, tasks_of(pools, pool), threshold
@@ -201,7 +204,7 @@ def train_arm(
     part.write_text(json.dumps(record), encoding="utf-8")
     part.replace(record_file)
     print(f"[{time.monotonic() - began:5.1f}] {arm} {seed} " + summary(record), flush=True)
-    if arm == "full" and seed == 1:
+    if keep:
         _keep(learner, out)
     learner.close()
 
@@ -260,6 +263,7 @@ def main() -> None:
     p.add_argument("--updates", type=int, default=60)
     p.add_argument("--set", action="append", default=[], metavar="FIELD=JSON")
     p.add_argument("--max-seconds", type=float, help="begin no arm after this time")
+    p.add_argument("--keep", metavar="ARM", help="keep this arm's weights, as bfloat16")
     p.add_argument("--device")
     p.add_argument("--out", type=Path, required=True)
     args = p.parse_args()
@@ -284,7 +288,7 @@ def main() -> None:
             if args.max_seconds is not None and time.monotonic() - began > args.max_seconds:
                 print(f"out of time: {arm} {seed} is not run", flush=True)
                 continue
-            train_arm(arm, seed, pools, args.updates, base, args.out, args.device)
+            train_arm(arm, seed, pools, args.updates, base, args.out, args.device, args.keep == arm)
 
 
 if __name__ == "__main__":

@@ -92,6 +92,7 @@ class InspectorModel(QObject):
         self._watching = False
         self._stale = False
         self._seen = 0
+        self._expected: dict[str, str] = {}  # reply id: title
         self._begun, self._begun_step = 0.0, 0
         self._timer = QTimer(self)
         self._timer.setInterval(FRAME_MS)
@@ -130,8 +131,7 @@ class InspectorModel(QObject):
 
     def show_answer(self, reply_id: str, title: str) -> bool:
         """Shows the reply being written or a kept one. False when its steps are not known."""
-        writing = self._engine.state in (Lifecycle.GENERATING, Lifecycle.STOPPING)
-        running = self._engine.live_trace.latest(reply_id) if writing else None
+        running = self._engine.live_trace.latest(reply_id) if self._writing else None
         if running is not None:
             self.show(running, Source.LIVE, title, reply_id)
             return True
@@ -139,6 +139,14 @@ class InspectorModel(QObject):
         if trace is not None:
             self.show(trace, Source.ANSWER, title, reply_id)
         return trace is not None
+
+    def expect(self, reply_id: str, title: str) -> None:
+        """Shows this reply as soon as it has a step, whatever is shown now."""
+        self._expected[reply_id] = title
+
+    def title_of(self, reply_id: str) -> str:
+        """What an expected reply is called."""
+        return self._expected.get(reply_id, "")
 
     def knows(self, reply_id: str) -> bool:
         """Whether `show_answer` would show this finished reply."""
@@ -157,6 +165,10 @@ class InspectorModel(QObject):
         if watching and self._stale:
             self._on_progress()
 
+    @property
+    def _writing(self) -> bool:
+        return self._engine.state in (Lifecycle.GENERATING, Lifecycle.STOPPING)
+
     @Slot()
     def _on_progress(self) -> None:
         """A running reply takes the page over only when nothing else is being looked at."""
@@ -164,15 +176,19 @@ class InspectorModel(QObject):
             self._stale = True
             return
         self._stale = False
-        if not self._always_live and self.source not in (Source.NONE, Source.LIVE):
-            return
         live = self._engine.live_trace
+        free = self._always_live or self.source in (Source.NONE, Source.LIVE)
+        if not free and live.reply_id not in self._expected:
+            return
         taken = live.take(self._seen)
         if taken is None:
             return
         self._seen, trace = taken
         if self.source is not Source.LIVE or live.reply_id != self.reply_id:
-            self.show(trace, Source.LIVE, self.tr("The answer being written"), live.reply_id)
+            words = self.tr("The answer being written"), self.tr("The last answer")
+            source = Source.LIVE if self._writing else Source.ANSWER
+            title = self._expected.get(live.reply_id, words[source is Source.ANSWER])
+            self.show(trace, source, title, live.reply_id)
             return
         self._put(Indexed.of(trace))
         self.grown.emit()
@@ -187,8 +203,12 @@ class InspectorModel(QObject):
         self._kept.pop(outcome.reply_id, None)
         self._kept[outcome.reply_id] = trace
         self._let_go()
-        if self.source is Source.LIVE and self.reply_id == outcome.reply_id:
-            self.source, self.title = Source.ANSWER, self.tr("The last answer")
+        title = self._expected.get(outcome.reply_id, "")
+        if title and self.reply_id != outcome.reply_id and outcome.failure is None:
+            # it ended before it was first looked at
+            self.show(trace, Source.ANSWER, title, outcome.reply_id)
+        elif self.source is Source.LIVE and self.reply_id == outcome.reply_id:
+            self.source, self.title = Source.ANSWER, title or self.tr("The last answer")
             self._put(Indexed.of(trace))
             self.grown.emit()
         self.kept_changed.emit()

@@ -168,6 +168,8 @@ def test_a_hidden_page_indexes_nothing_and_catches_up(engine: EngineModel, qtbot
     ask(qtbot, engine)
     qtbot.waitUntil(lambda: not engine.busy, timeout=5000)
     assert model.data is None
+    model.watch(True)
+    assert (model.source, model.title) == (Source.ANSWER, "The last answer")
     assert model.show_answer("one", "An answer")
     assert model.source is Source.ANSWER
 

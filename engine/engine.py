@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from engine.capacity import answer_room, context_in_words, context_of, room_for
+from engine.attribution import attribute
+from engine.capacity import answer_room, context_of, room_for
 from engine.check_request import check_capture, check_settings
 from engine.checkpoint import Checkpoint, open_checkpoint
 from engine.compose import make_program
@@ -35,20 +36,23 @@ from engine.loading import (
     use_device,
 )
 from engine.memory import free_memory, release_memory
+from engine.model_info import describe
 from engine.models.backbone import AnyBackbone
 from engine.models.kernel_report import Arithmetic
 from engine.models.registry import family_of
 from engine.protocol import ProgressCallback
 from engine.runtime.choice import (
-    LoopChoice,
     Runtime,
     choose_loop,
     make_runtime,
 )
 from engine.runtime.rows import Row
+from engine.runtime.step import StepProgram
 from engine.runtime.whole import WholeSequenceProgram
 from engine.tokenizer import ChatTokenizer
-from engine.trace import Fork, TraceHeader
+from engine.trace import Fork, Trace, TraceHeader
+from engine.trace.attribution import Attribution, Reach
+from engine.trace.fork import parent_of
 from engine.types import (
     BlockFinished,
     Capture,
@@ -59,13 +63,10 @@ from engine.types import (
     GenerationStats,
     LoadProgress,
     Message,
-    ModelInfo,
     Started,
     StepTaken,
     StopReason,
 )
-
-NO_MASK = -1  # `ModelInfo.mask_id` of a model whose canvas is not made of masks
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class TorchEngine:
             words = [pieces.words, pieces.program.attends]
         if placement.device.type != "cuda":
             words = []
-        self.info = _describe(checkpoint, placement, self._context, self._choice, words)
+        self.info = describe(checkpoint, placement, self._context, self._choice, words)
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         return len(self._tokenizer.encode_chat(messages))
@@ -127,6 +128,22 @@ class TorchEngine:
         on (`engine.forks`). Raises TraceError and RequestError before the first event, TraceError
         `trace.fork_differs` while the steps before the fork are taken, RuntimeFailure later."""
         return compared(fork, self._reply(lambda: self._forked_row(fork), stop))
+
+    def attribute(
+        self,
+        trace: Trace,
+        step: int,
+        position: int,
+        reach: Reach = "near",
+        stop: threading.Event | None = None,
+    ) -> Attribution:
+        """How much each token accepted before adds to the confidence of one position in one step
+        (row of the trace; `engine.attribution`). Raises TraceError, RequestError `request.stopped`,
+        RuntimeFailure."""
+        row = self._row_of_trace(trace.header, Capture())
+        row.steering = steering_of(trace.header.ancestry, trace.ids.shape[1])
+        with _failures_in_words():
+            return attribute(trace, step, position, reach, row, self._program, stop)
 
     def trace_header(self, request: GenerateRequest) -> TraceHeader:
         """What a trace of the reply will say of itself (`engine.trace.recording`)."""
@@ -223,12 +240,14 @@ class TorchEngine:
         release_memory()
 
     def _make_runtime(self, model: AnyBackbone, batch: int, capacity: int) -> Runtime:
-        options = RuleOptions()
-        place = self._placement
-        program = make_program(
-            model, batch, capacity, options, place.kept_dtype, kernels=place.kernels.used
+        program = self._program(batch, capacity)
+        return make_runtime(program, RuleOptions().stop_after_block, self._choice)
+
+    def _program(self, batch: int, capacity: int) -> StepProgram:
+        place, options = self._placement, RuleOptions()
+        return make_program(
+            self._loaded(), batch, capacity, options, place.kept_dtype, kernels=place.kernels.used
         )
-        return make_runtime(program, options.stop_after_block, self._choice)
 
     def _for_batches(self, model: AnyBackbone, batch: int, capacity: int) -> Runtime:
         """The runtime of the last batches where it fits, since a captured one is worth keeping."""
@@ -298,15 +317,21 @@ class TorchEngine:
         prompt = self._tokenizer.encode_chat(request.messages)
         return self._row_of(prompt, request.max_new_tokens, settings, request.capture)
 
-    def _forked_row(self, fork: Fork) -> Row:
-        header, spec = fork.trace.header, self._loaded().spec
+    def _row_of_trace(self, header: TraceHeader, capture: Capture) -> Row:
+        """The row a trace's root was recorded with."""
+        spec = self._loaded().spec
         check_model(header, self.info, spec)
-        check_capture(fork.capture, spec.vocab_size)
+        check_capture(capture, spec.vocab_size)
         assert header.settings is not None  # `check_model`
         check_settings(header.settings)
-        row = self._row_of(header.prompt_ids, header.max_new_tokens, header.settings, fork.capture)
+        return self._row_of(header.prompt_ids, header.max_new_tokens, header.settings, capture)
+
+    def _forked_row(self, fork: Fork) -> Row:
+        spec = self._loaded().spec
+        row = self._row_of_trace(fork.trace.header, fork.capture)
         check_fork(fork, spec, row.max_new_tokens, self._runtime_for(row).pieces.program.foresees)
-        row.steering = steering_of(fork)
+        chain = (*fork.trace.header.ancestry, parent_of(fork))
+        row.steering = steering_of(chain, fork.trace.ids.shape[1])
         return row
 
     def _row_of(
@@ -452,36 +477,6 @@ def leave_a_core_free() -> None:
     """
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) - 1))
-
-
-def _describe(
-    checkpoint: Checkpoint, placement: Placement, context: int, choice: LoopChoice, words: list[str]
-) -> ModelInfo:
-    spec = checkpoint.spec
-    notes = [*checkpoint.notes, f"{placement.reason[0].upper()}{placement.reason[1:]}."]
-    notes += placement.kernels.sentences
-    notes.append(f"Steps run as {choice.path}. {choice.reason}")
-    notes += [sentence for sentence in words if sentence]
-    notes.append(context_in_words(spec, placement, context))
-    if placement.kv_dtype is not None:
-        notes.append("Keys and values are kept in FP8, which was asked for and is not exact.")
-    return ModelInfo(
-        name=checkpoint.name,
-        family=checkpoint.family,
-        path=str(checkpoint.path),
-        parameters=spec.table.parameters,
-        quantisation=checkpoint.layout,
-        context=context,
-        block_length=min(spec.block_length, context),
-        decoding=spec.decoding,
-        device=str(placement.device),
-        runtime=f"{choice.path}, {placement.reason}",
-        weight_bytes=checkpoint.total_bytes,
-        mask_id=NO_MASK if spec.mask_token_id is None else spec.mask_token_id,
-        stop_ids=spec.stop_ids,
-        defaults=spec.defaults,
-        notes=tuple(notes),
-    )
 
 
 @contextmanager

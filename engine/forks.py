@@ -8,7 +8,7 @@ trace as they come. Knows how changes become steering; what can be changed at al
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from engine.check_request import check_settings
 from engine.decoding.steering import TAKEN_BACK, Moment, Placement, Steering
@@ -67,13 +67,12 @@ def check_model(header: TraceHeader, info: ModelInfo, spec: FamilySpec) -> None:
         )
 
 
-def steering_of(fork: Fork) -> Steering:
-    """All changes of the fork and its ancestors."""
-    length = fork.trace.ids.shape[1]
+def steering_of(chain: Sequence[TraceParent], length: int) -> Steering:
+    """All changes of a chain of forks, the root's first. length: positions of a block."""
     bans: list[tuple[Moment, int, int]] = []
     placements: list[Placement] = []
     switches = []
-    for parent in (*fork.trace.header.ancestry, parent_of(fork)):
+    for parent in chain:
         moment, change = Moment(parent.block_start, parent.block_step), parent.change
         bans += [(moment, position, token) for position, token in change.ban]
         placements += [_placed(parent, position, token, length) for position, token in change.force]

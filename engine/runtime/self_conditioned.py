@@ -50,6 +50,10 @@ class SelfConditionedProgram(RenoisingProgram):
         self.prompt_ends = torch.zeros_like(state.start)
 
     @property
+    def remembers(self) -> bool:
+        return True
+
+    @property
     def written(self) -> tuple[Tensor, ...]:
         return (*super().written, self.soft)
 

@@ -65,6 +65,11 @@ class StepProgram:
             self.looks_ahead = False  # the next block's first step would be told apart from it
 
     @property
+    def remembers(self) -> bool:
+        """A step after a block's first also reads what the one before expected."""
+        return self.carry is not None
+
+    @property
     def written(self) -> tuple[Tensor, ...]:
         """Buffers of its own that a step writes, beside state and cache."""
         carried = () if self.carry is None else (self.carry.expected, self.carry.doubt)

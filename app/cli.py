@@ -14,6 +14,7 @@ from pathlib import Path
 
 ENGINE_COMMANDS = ("generate", "inspect", "quantize")
 MODELS_COMMAND = "models"
+TRACE_COMMAND = "trace"
 NO_SCREEN = (
     "The window cannot open: there is no screen (neither DISPLAY nor WAYLAND_DISPLAY is set).\n"
     "Without one, these work: unblur generate PROMPT, and unblur --screenshot out.png"
@@ -27,7 +28,8 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,  # run.py must know these names too
         description="Run, inspect and finetune open diffusion language models on one local GPU.",
         epilog="unblur generate PROMPT answers in the terminal; unblur inspect FOLDER checks a "
-        "model folder; unblur models finds, gets and removes models. Each has its own --help.",
+        "model folder; unblur models finds, gets and removes models; unblur trace exports and "
+        "compares recorded replies. Each has its own --help.",
     )
     parser.add_argument(
         "trace", nargs="?", metavar="TRACE", help="open this .dntrace file in the inspector"
@@ -64,6 +66,10 @@ def run(argv: Sequence[str]) -> int:
         from app.cli_models import main as models_main
 
         return models_main(list(argv)[1:])
+    if argv and argv[0] == TRACE_COMMAND:
+        from app.cli_trace import main as trace_main
+
+        return trace_main(list(argv)[1:])
     parser = make_parser()
     options = parser.parse_args(argv)
     if options.prompt is not None and options.screenshot is None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from app.cli_trace import main
 from app.cli_trace_export import add_export_and_diff
 from engine.errors import UnblurError
 from engine.trace import save_trace
@@ -136,3 +137,15 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
             run(*command)
         assert refused.value.code == "trace.not_a_trace"
     assert not (tmp_path / "x.csv").exists()
+
+
+def test_a_refusal_is_told_on_stderr_with_what_to_do(
+    traces: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["export", str(traces[0]), str(tmp_path / "t.mp4")]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "does not say which format" in err
+    assert "--format" in err
+    assert main(["export", str(traces[0]), str(tmp_path / "t.mp4"), "--json"]) == 1
+    assert json.loads(capsys.readouterr().err)["error"]["code"] == "export.format"

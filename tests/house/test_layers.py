@@ -106,7 +106,14 @@ def test_the_engine_imports_without_qt() -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [("--help",), ("generate", "--help"), ("inspect", "--help"), ("models", "--help")]
+    "args",
+    [
+        ("--help",),
+        ("generate", "--help"),
+        ("inspect", "--help"),
+        ("models", "--help"),
+        ("trace", "--help"),
+    ],
 )
 def test_commands_without_a_window_import_no_qt(args: tuple[str, ...]) -> None:
     code = "import runpy\nrunpy.run_module('app', run_name='__main__')"

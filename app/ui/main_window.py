@@ -29,6 +29,7 @@ from app.models.engine_model import EngineModel
 from app.models.gpu_meter import GpuMeter
 from app.models.inspector import InspectorModel
 from app.models.inspector_files import InspectorFiles, is_trace_file
+from app.models.inspector_forks import ForkModel
 from app.models.model_store import ModelStore
 from app.ui.chat_page import ChatPage
 from app.ui.icons import app_icon
@@ -104,7 +105,10 @@ class MainWindow(QMainWindow):
         self.inspector = InspectorModel(engine, self)
         self.chat_page = ChatPage(theme, chat, self.inspector, self)
         self.trace_files = InspectorFiles(self.inspector, self)
-        self.inspector_page = InspectorPage(theme, self.inspector, self.trace_files, self)
+        self.forks = ForkModel(engine, self.inspector, self)
+        self.inspector_page = InspectorPage(
+            theme, self.inspector, self.trace_files, self.forks, self
+        )
         self.setAcceptDrops(True)
         self.models_page = ModelsPage(theme, store, engine, self)
         self.settings_page = SettingsPage(theme, settings, folders, self)

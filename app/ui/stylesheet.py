@@ -64,6 +64,13 @@ QPushButton[kind="icon"] {
 QPushButton[kind="icon"]:hover { background: $surface; border-color: $line; }
 QPushButton[kind="icon"]:focus { border-color: $accent; }
 QPushButton::menu-indicator { width: 0; image: none; }
+QTreeWidget {
+    background: $surface; border: 2px solid transparent; border-radius: 6px;
+    selection-background-color: $window; selection-color: $accent;
+}
+QTreeWidget:focus { border-color: $accent; }
+QTreeWidget::item { min-height: 26px; border-radius: 4px; color: $text; }
+QTreeWidget::item:selected { background: $window; color: $accent; border: 1px solid $line; }
 #textTwin {
     background: $window; border: 2px solid transparent; padding: 8px 10px;
     font-family: "JetBrains Mono";
@@ -190,13 +197,13 @@ QLineEdit {
     selection-background-color: $accent; selection-color: $on_accent;
 }
 QLineEdit:focus { border: 2px solid $accent; padding: 0 9px; min-height: 28px; }
-QSpinBox {
+QSpinBox, QDoubleSpinBox {
     background: $surface; border: 1px solid $line; border-radius: 6px; min-height: 30px;
     font-family: "JetBrains Mono";
     selection-background-color: $accent; selection-color: $on_accent;
 }
-QSpinBox::up-button, QSpinBox::down-button { width: 0; height: 0; border: none; }
-QSpinBox:focus { border: 2px solid $accent; min-height: 28px; }
+QAbstractSpinBox::up-button, QAbstractSpinBox::down-button { width: 0; height: 0; border: none; }
+QSpinBox:focus, QDoubleSpinBox:focus { border: 2px solid $accent; min-height: 28px; }
 """)
 
 

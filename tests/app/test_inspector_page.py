@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QFileDialog, QLabel, QWidget
 from pytestqt.qtbot import QtBot
 
+from app.backend.trace_export import FORMATS, ExportFormat, export_trace
 from app.models.inspector import Selection, Source
+from app.ui.inspector import file_menu
 from app.ui.inspector.inks import draw_glyph, inks_of
 from app.ui.inspector.page import InspectorPage
 from app.ui.inspector.words import moment_sentence
@@ -392,3 +395,28 @@ def test_the_page_in_words_is_worked_by_the_same_keys(page: InspectorPage) -> No
     assert page.twin.textCursor().blockNumber() == 1
     QTest.keyClick(page.twin, Key.Key_W)
     assert page.canvas.isVisible()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_trace_is_exported_off_the_gui_thread(
+    page: InspectorPage,
+    qtbot: QtBot,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: ExportFormat,
+) -> None:
+    target = tmp_path / f"kept.{kind}"
+    target.write_bytes(b"older")
+    threads = []
+
+    def export(*args: object) -> object:
+        threads.append(threading.current_thread())
+        return export_trace(*args)
+
+    monkeypatch.setattr(file_menu, "export_trace", export)
+    monkeypatch.setattr(QFileDialog, "exec", lambda _self: 1)
+    monkeypatch.setattr(QFileDialog, "selectedFiles", lambda _self: [str(target)])
+    page.file_menu.export_actions[kind].trigger()
+    qtbot.waitUntil(lambda: page.doing.text() == f"Saved kept.{kind}", timeout=8000)
+    assert threads != [threading.main_thread()]
+    assert target.stat().st_size > 100

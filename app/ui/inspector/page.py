@@ -25,10 +25,12 @@ from app.backend.transfer.queue import Problem
 from app.models.inspector import InspectorModel, Source
 from app.models.inspector_files import InspectorFiles
 from app.models.inspector_fills import FILL_KEYS, FillKey
+from app.models.inspector_forks import ForkModel
 from app.ui.error_card import ErrorCard
 from app.ui.inspector.choice import Choice
 from app.ui.inspector.curves import CurvesView
 from app.ui.inspector.file_menu import FileMenu
+from app.ui.inspector.fork_panel import ForkPanel
 from app.ui.inspector.numbers_panel import NumbersPanel
 from app.ui.inspector.plots import AxisModel
 from app.ui.inspector.position_card import PositionCard
@@ -50,6 +52,7 @@ class InspectorPage(QWidget):
         theme: Theme,
         model: InspectorModel,
         files: InspectorFiles,
+        forks: ForkModel,
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
@@ -58,6 +61,7 @@ class InspectorPage(QWidget):
         self._theme = theme
         self._model = model
         self._files = files
+        self._forks = forks
         self.axes = AxisModel(model, self)
         self.canvas = TokenCanvas(theme, model)
         self.canvas_area = CanvasArea(self.canvas, self)
@@ -69,6 +73,7 @@ class InspectorPage(QWidget):
             (
                 ("position", self.tr("Position"), PositionCard(theme, model)),
                 ("numbers", self.tr("Numbers"), NumbersPanel(model)),
+                ("forks", self.tr("What if"), ForkPanel(model, forks)),
             ),
             self,
         )
@@ -225,6 +230,7 @@ class InspectorPage(QWidget):
         model.grown.connect(self._refresh)
         model.fill_changed.connect(self._refresh)
         self._files.failed.connect(self.show_problem)
+        self._forks.failed.connect(self.show_fork_failure)
         self._files.busy_changed.connect(self._refresh_doing)
         self._files.opened.connect(self.problem.hide)
         self._files.written.connect(self._say_written)
@@ -237,10 +243,17 @@ class InspectorPage(QWidget):
         self.problem.show_failure(failure, "open", self.tr("Open another trace…"))
         self.problem.show()
 
+    @Slot(object)
+    def show_fork_failure(self, failure: Failure) -> None:
+        """Shows why a fork did not run to its end."""
+        self.problem.show_failure(failure, "close", self.tr("Close"))
+        self.problem.show()
+
     @Slot(str)
-    def _on_problem(self, _action: str) -> None:
+    def _on_problem(self, action: str) -> None:
         self.problem.hide()
-        self.file_menu.ask_open()
+        if action == "open":
+            self.file_menu.ask_open()
 
     @Slot()
     def _refresh_doing(self) -> None:

@@ -28,8 +28,8 @@ def make_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,  # run.py must know these names too
         description="Run, inspect and finetune open diffusion language models on one local GPU.",
         epilog="unblur generate PROMPT answers in the terminal; unblur inspect FOLDER checks a "
-        "model folder; unblur models finds, gets and removes models; unblur trace exports and "
-        "compares recorded replies. Each has its own --help.",
+        "model folder; unblur models finds, gets and removes models; unblur trace records, "
+        "shows, forks and compares replies. Each has its own --help.",
     )
     parser.add_argument(
         "trace", nargs="?", metavar="TRACE", help="open this .dntrace file in the inspector"

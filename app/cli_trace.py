@@ -8,6 +8,8 @@ What is measured and how a fork runs is the engine's knowledge. `export` and `di
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -32,6 +34,7 @@ from engine.cli import (
     request_from,
     stopping_on_interrupt,
 )
+from engine.errors import UnblurError
 from engine.trace import (
     EVERYWHERE,
     EXTENSION,
@@ -75,7 +78,14 @@ def main(argv: Sequence[str]) -> int:
 
     def command() -> int:
         options = make_parser().parse_args(argv)
-        return options.run(options)
+        try:
+            return options.run(options)
+        except UnblurError as error:
+            if not options.json:
+                raise
+            told = {"code": error.code, "message": error.message, "action": error.action}
+            print(json.dumps({"error": told}), file=sys.stderr)
+            return 1
 
     return guarded(command)
 

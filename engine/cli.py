@@ -12,15 +12,18 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from io import TextIOWrapper
 from types import FrameType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from engine.errors import UnblurError
 from engine.hardware import LoopPath
 from engine.openmp import let_threads_sleep
-from engine.types import DecodeSettings, GenerateRequest, Message, ModelInfo
+from engine.types import Capture, DecodeSettings, GenerateRequest, Message, ModelInfo
+
+if TYPE_CHECKING:  # it needs torch
+    from engine.engine import TorchEngine
 
 LOOPS: dict[str, LoopPath | None] = {
     "best": None,
@@ -34,10 +37,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status: 0 done, 1 a failure (printed, but for a reader
     of the output that went away), 2 wrong usage, 130 stopped by Ctrl+C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    return guarded(lambda: _run(arguments))
+
+
+def guarded(command: Callable[[], int]) -> int:
+    """Runs a command of a terminal; whatever fails is told on stderr. Returns the exit status."""
     _prepare_streams()
     let_threads_sleep()
     try:
-        status = _run(arguments)
+        status = command()
         sys.stdout.flush()  # here, where a failure can still be told
         return status
     except UnblurError as error:
@@ -112,7 +120,7 @@ def _drop_output() -> None:
 
 
 @contextlib.contextmanager
-def _stopping_on_interrupt() -> Iterator[threading.Event]:
+def stopping_on_interrupt() -> Iterator[threading.Event]:
     """An event that Ctrl+C sets once; a second Ctrl+C ends the process."""
     stop = threading.Event()
     before = signal.getsignal(signal.SIGINT)
@@ -133,7 +141,7 @@ def quantize(argv: Sequence[str]) -> int:
     """`quantize SRC DST`: an NVFP4 copy; Ctrl+C keeps what is done."""
     from engine.cli_quantize import run
 
-    with _stopping_on_interrupt() as stop:
+    with stopping_on_interrupt() as stop:
         try:
             run(argv, stop)
         except UnblurError as error:
@@ -152,25 +160,11 @@ def generate(argv: Sequence[str]) -> int:
     prompt = options.prompt if options.prompt_flag is None else options.prompt_flag
 
     from engine.canvas_terminal import show_reply
-    from engine.engine import load_engine
-    from engine.paths import demo_folder
 
-    folder = demo_folder() if options.model is None else options.model
-    engine = load_engine(
-        folder,
-        device=options.device,
-        loop=LOOPS[options.loop],
-        arithmetic=options.arithmetic,
-        kv_fp8=options.kv_fp8,
-    )
+    engine = engine_from(options)
     try:
-        messages = (Message("system", options.system),) if options.system else ()
-        request = GenerateRequest(
-            (*messages, Message("user", prompt)),
-            options.max_new_tokens,
-            settings_from(options, engine.info),
-        )
-        with _stopping_on_interrupt() as stop:
+        request = request_from(options, prompt, engine.info)
+        with stopping_on_interrupt() as stop:
             show_reply(engine, request, sys.stdout, plain=options.plain, stop=stop)
     finally:
         engine.unload()
@@ -183,9 +177,16 @@ def generate_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("prompt", nargs="?", help="what to ask")
     parser.add_argument("--prompt", dest="prompt_flag", help="the same as an option")
-    parser.add_argument("--model", help="checkpoint folder (the shipped demo model if omitted)")
     parser.add_argument("--system", default="", help="system prompt")
     parser.add_argument("--max-new-tokens", type=int, default=256)
+    add_settings_options(parser)
+    add_model_options(parser)
+    parser.add_argument("--plain", action="store_true", help="no live canvas, only the answer")
+    return parser
+
+
+def add_settings_options(parser: argparse.ArgumentParser) -> None:
+    """What `changed_settings` reads."""
     parser.add_argument("--threshold", type=float, help="accept above this confidence, 0 to 1")
     parser.add_argument(
         "--editing-threshold",
@@ -200,6 +201,11 @@ def generate_parser() -> argparse.ArgumentParser:
     parser.add_argument("--top-k", type=int)
     parser.add_argument("--top-p", type=float)
     parser.add_argument("--seed", type=int)
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """What `engine_from` reads."""
+    parser.add_argument("--model", help="checkpoint folder (the shipped demo model if omitted)")
     parser.add_argument("--device", help="cpu or cuda (chosen if omitted)")
     parser.add_argument(
         "--loop",
@@ -216,8 +222,20 @@ def generate_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--kv-fp8", action="store_true", help="keep keys and values in FP8 (DiffusionGemma)"
     )
-    parser.add_argument("--plain", action="store_true", help="no live canvas, only the answer")
-    return parser
+
+
+def engine_from(options: argparse.Namespace) -> TorchEngine:
+    """The model that the options name, loaded."""
+    from engine.engine import load_engine
+    from engine.paths import demo_folder
+
+    return load_engine(
+        demo_folder() if options.model is None else options.model,
+        device=options.device,
+        loop=LOOPS[options.loop],
+        arithmetic=options.arithmetic,
+        kv_fp8=options.kv_fp8,
+    )
 
 
 def _number_or_off(text: str) -> float | Literal["off"]:
@@ -229,8 +247,26 @@ def _number_or_off(text: str) -> float | Literal["off"]:
         raise argparse.ArgumentTypeError(f"neither a number nor 'off': {text!r}") from None
 
 
+def request_from(
+    options: argparse.Namespace, prompt: str, info: ModelInfo, capture: Capture | None = None
+) -> GenerateRequest:
+    """What the options ask of a model."""
+    messages = (Message("system", options.system),) if options.system else ()
+    return GenerateRequest(
+        (*messages, Message("user", prompt)),
+        options.max_new_tokens,
+        settings_from(options, info),
+        capture or Capture(),
+    )
+
+
 def settings_from(options: argparse.Namespace, info: ModelInfo) -> DecodeSettings:
     """The checkpoint's own settings with what the command line changes."""
+    return changed_settings(options, info.defaults)
+
+
+def changed_settings(options: argparse.Namespace, base: DecodeSettings) -> DecodeSettings:
+    """`base` with what the command line changes."""
     from dataclasses import replace
 
     names = ("threshold", "steps", "temperature", "top_k", "top_p", "seed")
@@ -239,5 +275,5 @@ def settings_from(options: argparse.Namespace, info: ModelInfo) -> DecodeSetting
     if editing is not None:
         changes["editing_threshold"] = None if editing == "off" else editing
     if options.entropy_bound is not None:
-        changes["noise"] = replace(info.defaults.noise, entropy_bound=options.entropy_bound)
-    return replace(info.defaults, **changes)
+        changes["noise"] = replace(base.noise, entropy_bound=options.entropy_bound)
+    return replace(base, **changes)

@@ -61,7 +61,10 @@ def make_parser() -> argparse.ArgumentParser:
         prog="unblur trace",
         description="Record replies step by step, look at them, and ask what would have been.",
         epilog="Positions are counted from the prompt's first token, steps from the reply's first. "
-        "show, export and diff need no model.",
+        "show, export and diff need no model. Every command takes --json and --help. Others: "
+        "record --output, --level, --candidates, --positions, --force; show --step, --position; "
+        "fork --put, --ban, --mask; attribute --reach; export --format, --fill, --dark, --speed, "
+        "--every.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_record(commands)

@@ -71,6 +71,8 @@ RAMPS = {
         "#000004", "#1C1044", "#51127C", "#832681", "#B73779", "#E75263", "#FC8961", "#FEC488",
         "#FCFDBF",
     ),
+    # six kinds, not a scale: same, open in one, another guess, another token, only A, only B
+    "difference": ("#D9D9D6", "#56B4E9", "#E69F00", "#C1440E", "#009E73", "#CC79A7"),
 }  # fmt: skip
 
 

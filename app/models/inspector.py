@@ -85,6 +85,7 @@ class InspectorModel(QObject):
         self.front: npt.NDArray[np.intp] | None = None
         self.selection = Selection()
         self.fill: FillKey = "confidence"
+        self.difference: npt.NDArray[np.uint8] | None = None  # [S, L] to the trace compared with
         self.follow = True
         self.speed = DEFAULT_SPEED
         self._engine = engine
@@ -113,6 +114,9 @@ class InspectorModel(QObject):
         """As `show`, with the work done before."""
         self.pause()
         self.source, self.title, self.reply_id = source, title, reply_id
+        self.difference = None
+        if self.fill == "difference":
+            self.fill = "confidence"
         self._put(indexed)
         self.follow = source is Source.LIVE
         step = self._last_step if self.follow else 0
@@ -148,6 +152,10 @@ class InspectorModel(QObject):
         """What an expected reply is called."""
         return self._expected.get(reply_id, "")
 
+    def answers(self) -> tuple[Trace, ...]:
+        """The kept traces, newest first."""
+        return tuple(reversed(self._kept.values()))
+
     def knows(self, reply_id: str) -> bool:
         """Whether `show_answer` would show this finished reply."""
         return reply_id in self._kept
@@ -155,7 +163,7 @@ class InspectorModel(QObject):
     def _put(self, indexed: Indexed) -> None:
         self.data, self.curves = indexed.data, indexed.curves
         self.marks, self.front = indexed.marks, indexed.front
-        self.levels = Levels(indexed.data, self.fill)
+        self.levels = Levels(indexed.data, self.fill, self.difference)
 
     # following a reply
 
@@ -291,12 +299,20 @@ class InspectorModel(QObject):
             return None
         return self.data.now(self.selection.step, self.selection.position)
 
+    def show_difference(self, difference: npt.NDArray[np.uint8] | None) -> None:
+        """Colours by the difference to another trace; None = no longer."""
+        self.difference = difference
+        if difference is not None:
+            self.choose_fill("difference")
+        elif self.fill == "difference":
+            self.choose_fill("confidence")
+
     def choose_fill(self, fill: FillKey) -> None:
         if fill == self.fill:
             return
         self.fill = fill
         if self.data is not None:
-            self.levels = Levels(self.data, fill)
+            self.levels = Levels(self.data, fill, self.difference)
         self.fill_changed.emit()
 
     # playing

@@ -15,12 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from app.models.inspector_data import InspectorData
+from engine.trace.compare import Difference
 
 LEVELS = 240
 NOT_CAPTURED = 240  # no value was recorded for the cell
 NOT_YET = 241  # the cell is empty: its block has not begun, or nothing was accepted there
 
-FillKey = Literal["confidence", "entropy", "margin", "commit", "edits", "age"]
+FillKey = Literal["confidence", "entropy", "margin", "commit", "edits", "age", "difference"]
+# "difference" is there only while another trace is compared
 FILL_KEYS: tuple[FillKey, ...] = ("confidence", "entropy", "margin", "commit", "edits", "age")
 UNKNOWN_VOCABULARY = 200_000  # larger than any family's: the scale holds every value
 
@@ -35,7 +37,7 @@ class Scale:
     unit: str = ""
     root: bool = False
     open: bool = False
-    ramp: Literal["cividis", "magma"] = "cividis"
+    ramp: Literal["cividis", "magma", "difference"] = "cividis"
 
     def place(self, value: float) -> float:
         """Where a value lies on the scale, 0..1."""
@@ -64,6 +66,9 @@ def scale_of(fill: FillKey, vocabulary: int | None) -> Scale:
         return Scale(32.0, (0.0, 8.0, 16.0, 24.0, 32.0), open=True)
     if fill == "edits":
         return Scale(4.0, (0.0, 1.0, 2.0, 3.0, 4.0), open=True)
+    if fill == "difference":
+        last = float(max(Difference))
+        return Scale(last, tuple(float(kind) for kind in Difference), ramp="difference")
     if fill == "age":
         return Scale(16.0, (0.0, 4.0, 8.0, 12.0, 16.0), unit="steps", open=True)
     return Scale(1.0, (0.0, 0.25, 0.5, 0.75, 1.0))
@@ -73,10 +78,13 @@ class Levels:
     """Levels of one fill for any cells of a trace. values: [S, L] of the fill, None = this trace
     has not captured it."""
 
-    def __init__(self, data: InspectorData, fill: FillKey) -> None:
+    def __init__(
+        self, data: InspectorData, fill: FillKey, difference: npt.NDArray[np.uint8] | None = None
+    ) -> None:
+        """difference: [S, L] (`engine.trace.compare.Difference`), None = nothing is compared."""
         self.fill: FillKey = fill
         self.scale = scale_of(fill, data.trace.header.vocab_size)
-        self.values = _values(data, fill)
+        self.values = difference if fill == "difference" else _values(data, fill)
         if self.values is None:
             self._levels = np.full(data.trace.ids.shape, NOT_CAPTURED, dtype=np.uint8)
         else:

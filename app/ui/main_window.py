@@ -28,6 +28,7 @@ from app.models.chat import ChatModel
 from app.models.engine_model import EngineModel
 from app.models.gpu_meter import GpuMeter
 from app.models.inspector import InspectorModel
+from app.models.inspector_compare import CompareModel
 from app.models.inspector_files import InspectorFiles, is_trace_file
 from app.models.inspector_forks import ForkModel
 from app.models.model_store import ModelStore
@@ -106,8 +107,9 @@ class MainWindow(QMainWindow):
         self.chat_page = ChatPage(theme, chat, self.inspector, self)
         self.trace_files = InspectorFiles(self.inspector, self)
         self.forks = ForkModel(engine, self.inspector, self)
+        self.comparison = CompareModel(self.inspector, self)
         self.inspector_page = InspectorPage(
-            theme, self.inspector, self.trace_files, self.forks, self
+            theme, self.inspector, self.trace_files, self.forks, self.comparison, self
         )
         self.setAcceptDrops(True)
         self.models_page = ModelsPage(theme, store, engine, self)
@@ -250,6 +252,7 @@ class MainWindow(QMainWindow):
         self._engine.close()
         self._store.close()
         self.trace_files.close()
+        self.comparison.close()
         super().closeEvent(event)
 
 

@@ -82,6 +82,10 @@ QTreeWidget::item:selected { background: $window; color: $accent; border: 1px so
 QSplitter::handle:vertical { background: transparent; }
 QSplitter::handle:hover { background: $line; }
 
+QPushButton[kind="tab"][dense="true"] { padding: 0 7px; }
+QPushButton[kind="tab"][dense="true"]:checked { padding: 0 8px; }
+QPushButton[kind="tab"][dense="true"]:focus { padding: 0 7px; }
+
 #rail { background: $surface; border-right: 1px solid $line; }
 #rail QToolButton {
     background: transparent; color: $muted; border: 2px solid transparent; border-radius: 6px;

@@ -23,11 +23,13 @@ from PySide6.QtWidgets import (
 from app.backend.conversations import Failure
 from app.backend.transfer.queue import Problem
 from app.models.inspector import InspectorModel, Source
+from app.models.inspector_compare import CompareModel
 from app.models.inspector_files import InspectorFiles
 from app.models.inspector_fills import FILL_KEYS, FillKey
 from app.models.inspector_forks import ForkModel
 from app.ui.error_card import ErrorCard
 from app.ui.inspector.choice import Choice
+from app.ui.inspector.compare_panel import ComparePanel
 from app.ui.inspector.curves import CurvesView
 from app.ui.inspector.file_menu import FileMenu
 from app.ui.inspector.fork_panel import ForkPanel
@@ -53,6 +55,7 @@ class InspectorPage(QWidget):
         model: InspectorModel,
         files: InspectorFiles,
         forks: ForkModel,
+        compare: CompareModel,
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
@@ -62,6 +65,7 @@ class InspectorPage(QWidget):
         self._model = model
         self._files = files
         self._forks = forks
+        self._compare = compare
         self.axes = AxisModel(model, self)
         self.canvas = TokenCanvas(theme, model)
         self.canvas_area = CanvasArea(self.canvas, self)
@@ -74,6 +78,7 @@ class InspectorPage(QWidget):
                 ("position", self.tr("Position"), PositionCard(theme, model)),
                 ("numbers", self.tr("Numbers"), NumbersPanel(model)),
                 ("forks", self.tr("What if"), ForkPanel(model, forks)),
+                ("compare", self.tr("Compare"), ComparePanel(model, compare, files, forks)),
             ),
             self,
         )
@@ -100,7 +105,7 @@ class InspectorPage(QWidget):
         self.problem.hide()
         self.fill = Choice(
             self.tr("Colour"),
-            tuple((key, fill_name(key), fill_meaning(key)) for key in FILL_KEYS),
+            tuple((key, fill_name(key), fill_meaning(key)) for key in (*FILL_KEYS, "difference")),
             self,
         )
         self.unit = Choice(
@@ -231,6 +236,8 @@ class InspectorPage(QWidget):
         model.fill_changed.connect(self._refresh)
         self._files.failed.connect(self.show_problem)
         self._forks.failed.connect(self.show_fork_failure)
+        self._compare.failed.connect(self.show_problem)
+        self._compare.changed.connect(self._refresh)
         self._files.busy_changed.connect(self._refresh_doing)
         self._files.opened.connect(self.problem.hide)
         self._files.written.connect(self._say_written)
@@ -285,6 +292,7 @@ class InspectorPage(QWidget):
         data = self._model.data
         self.stack.setCurrentWidget(self.views if data is not None else self.empty)
         self.fill.mark(self._model.fill)
+        self.fill.buttons["difference"].setVisible(self._model.difference is not None)
         self.words.setVisible(data is not None)
         self.title.setText(self._model.title if data else self.tr("Inspector"))
         self.facts.setText(self._facts() if data else "")

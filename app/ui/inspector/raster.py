@@ -14,7 +14,7 @@ from PySide6.QtGui import QColor, QHelpEvent, QImage, QKeyEvent, QPainter, QPen,
 from PySide6.QtWidgets import QToolTip, QWidget
 
 from app.models.inspector import InspectorModel, Selection
-from app.models.inspector_fills import NOT_CAPTURED
+from app.models.inspector_fills import NOT_CAPTURED, NOT_YET
 from app.ui.inspector.axis import GUTTER_LEFT, StepAxis, plot_width
 from app.ui.inspector.inks import HATCH_LINE, inks_of
 from app.ui.inspector.plots import AxisModel, StepPlot
@@ -98,9 +98,14 @@ class Raster(StepPlot):
             self._levels = np.empty((rows, columns), dtype=np.uint8)
         part = steps[begin:]
         known = part < data.steps
-        there, row, column = data.cells(np.minimum(part, data.steps - 1), positions)
-        there = there & known[None, :]
-        fresh = levels.of(there, row, column)
+        every = np.arange(first, end, dtype=np.intp)
+        gravest = levels.fill == "difference" and self.thinned > 1
+        there, row, column = data.cells(
+            np.minimum(part, data.steps - 1), every if gravest else positions
+        )
+        fresh = levels.of(there & known[None, :], row, column)
+        if gravest:  # a lone difference must not fall between two rows of pixels
+            fresh = _gravest(fresh, positions - first)
         self._levels[:, begin:] = _hatched(fresh, begin, max(1, round(HATCH * ratio)))
         self._drawn_steps, self._span = data.steps, (first, end)
         image = QImage(
@@ -247,9 +252,19 @@ class Raster(StepPlot):
                 position = self.position_at(event.pos().y())
                 text = moment_sentence(self._model, position, step)
                 head = tr("Step {0}").format(f"{step + 1:,}")
+                if self.thinned > 1:
+                    every = f"{self.thinned:.1f}"
+                    text += "\n" + tr("A row of pixels stands for {0} positions.").format(every)
                 QToolTip.showText(event.globalPos(), as_typed(f"{head}. {text}"), self)
             return True
         return super().event(event)
+
+
+def _gravest(levels: npt.NDArray[np.uint8], starts: npt.NDArray[np.intp]) -> npt.NDArray[np.uint8]:
+    """Of the rows from each start to the next, the highest level; NOT_YET only where all are."""
+    order = np.where(levels == NOT_YET, 0, levels.astype(np.int16) + 1)
+    highest = np.maximum.reduceat(order, starts, axis=0)
+    return np.where(highest == 0, NOT_YET, highest - 1).astype(np.uint8)
 
 
 def _hatched(levels: npt.NDArray[np.uint8], begin: int, distance: int) -> npt.NDArray[np.uint8]:

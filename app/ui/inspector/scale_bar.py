@@ -13,8 +13,9 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 from app.models.inspector import InspectorModel
 from app.models.inspector_fills import LEVELS, NOT_CAPTURED, Levels
 from app.ui.inspector.inks import GLYPH, Inks, draw_glyph, inks_of
-from app.ui.inspector.words import fill_meaning, fill_name, state_name, tr
+from app.ui.inspector.words import difference_name, fill_meaning, fill_name, state_name, tr
 from app.ui.theme import Size, Theme, mono_font, ui_font
+from engine.trace.compare import Difference
 from engine.types import TokenState
 
 HEIGHT = 34
@@ -61,8 +62,11 @@ class ScaleBar(QWidget):
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         inks = inks_of(self._theme.colors, levels.scale.ramp)
-        self._paint_bar(painter, inks, levels)
-        self._paint_legend(painter, inks, levels)
+        if levels.fill == "difference":
+            self._paint_kinds(painter, inks, levels)
+        else:
+            self._paint_bar(painter, inks, levels)
+            self._paint_legend(painter, inks, levels)
         painter.end()
 
     def _paint_bar(self, painter: QPainter, inks: Inks, levels: Levels) -> None:
@@ -80,6 +84,18 @@ class ScaleBar(QWidget):
             wide = metrics.horizontalAdvance(text)
             left = min(max(0.0, x - wide / 2), BAR.right() - wide + 40)
             painter.drawText(QPointF(left, BAR.bottom() + 15), text)
+
+    def _paint_kinds(self, painter: QPainter, inks: Inks, levels: Levels) -> None:
+        """A swatch and a name for each kind of difference."""
+        painter.setFont(ui_font(Size.SMALL))
+        x, middle = 0.0, BAR.center().y()
+        for kind in Difference:
+            level = round(levels.scale.place(float(kind)) * (LEVELS - 1))
+            painter.fillRect(QRectF(x, BAR.y() - 1, 16, 11), inks.fills[level])
+            painter.setPen(inks.muted)
+            name = difference_name(kind)
+            painter.drawText(QPointF(x + 22, middle + 4), name)
+            x += 22 + painter.fontMetrics().horizontalAdvance(name) + 18
 
     def _paint_legend(self, painter: QPainter, inks: Inks, levels: Levels) -> None:
         painter.setFont(ui_font(Size.SMALL))

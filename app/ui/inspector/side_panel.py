@@ -40,6 +40,7 @@ class SidePanel(QWidget):
         for key, name, panel in panels:
             tab = QPushButton(name, self)
             tab.setProperty("kind", "tab")
+            tab.setProperty("dense", "true")
             tab.setCheckable(True)
             tab.setFocusPolicy(Qt.FocusPolicy.TabFocus)
             tab.setAccessibleName(self.tr("Panel: {0}").format(name))

@@ -15,6 +15,7 @@ from app.models.inspector_curves import Mark, MarkKind
 from app.models.inspector_data import InspectorData, Moment
 from app.models.inspector_fills import FillKey
 from app.ui.inspector.token_layout import shown
+from engine.trace.compare import Difference
 from engine.types import TokenState
 
 EN_DASH = "–"
@@ -42,6 +43,7 @@ def fill_name(fill: FillKey) -> str:
         "commit": tr("Commit step"),
         "edits": tr("Edits"),
         "age": tr("Age"),
+        "difference": tr("Difference"),
     }[fill]
 
 
@@ -53,7 +55,19 @@ def fill_meaning(fill: FillKey) -> str:
         "commit": tr("Step of its block in which the token was accepted, from 0."),
         "edits": tr("How often an accepted token was replaced, within its block."),
         "age": tr("Steps of its block since the token or its state last changed."),
+        "difference": tr("How the cell differs from the trace it is compared with."),
     }[fill]
+
+
+def difference_name(kind: Difference) -> str:
+    return {
+        Difference.SAME: tr("the same"),
+        Difference.STATE: tr("same token, open in one"),
+        Difference.GUESS: tr("another guess"),
+        Difference.TOKEN: tr("another token"),
+        Difference.ONLY_A: tr("only in A"),
+        Difference.ONLY_B: tr("only in B"),
+    }[kind]
 
 
 def number(value: float, digits: int = 2) -> str:

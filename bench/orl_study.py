@@ -48,17 +48,17 @@ PLAIN: dict[str, Any] = {
     "failed_anchor": False,
 }
 ARMS: dict[str, dict[str, Any]] = {
-    "full": {},
+    "full": {"gate": "either", "anchor": 0.1, "failed_anchor": True},
+    "default": {},
     "plain": PLAIN,
     "no_contraction": {"contraction": 0.0},
-    "no_anchor": {"anchor": 0.0, "gate": "all", "failed_anchor": False},
     "no_residual": {"residual": False},
     "off_policy": {"keep_rollouts": 8},
     "no_scaling": {"norm_cap": 1e6},
     "no_references": {"floor": 0.0},
     "residual_alone": {**PLAIN, "residual": True},
     "contraction_alone": {**PLAIN, "contraction": 5.0},
-    "gentle_anchor": {"anchor": 0.02, "failed_anchor": False},
+    "gentle_anchor": {"gate": "either", "anchor": 0.02},
     "agreement": {"agreement": True},
 }
 

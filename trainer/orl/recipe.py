@@ -71,12 +71,12 @@ class Recipe:
 
     prediction: float = 1.0
     contraction: float = 0.005
-    anchor: float = 0.1
+    anchor: float = 0.0
     rho: float = 0.25
-    gate: Gate = "either"
+    gate: Gate = "all"
     gate_nats: float = 0.1
     anchor_cap: float = 1.0
-    failed_anchor: bool = True
+    failed_anchor: bool = False
     agreement: bool = False
 
     floor: float = 0.25

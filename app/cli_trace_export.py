@@ -7,9 +7,12 @@ elsewhere's knowledge. No Qt and no torch.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shutil
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction  # the type that add_subparsers gives
 
 MOST_LISTED = 20
+INTERRUPTED = 130
 
 
 def add_export_and_diff(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -84,7 +88,12 @@ def run_export(options: argparse.Namespace) -> int:
         every=options.every,
         overwrite=options.force,
     )
-    done = export_trace(trace, options.output, kind, chosen, _tell_frames)
+    try:
+        with _stoppable():
+            done = export_trace(trace, options.output, kind, chosen, _tell_frames)
+    except KeyboardInterrupt:
+        print("\nStopped. Nothing was written.", file=sys.stderr)
+        return INTERRUPTED
     if options.json:
         facts = {"path": str(done.path), "bytes": done.size, "format": kind, "note": done.note}
         print(json.dumps(facts, indent=1))
@@ -93,6 +102,17 @@ def run_export(options: argparse.Namespace) -> int:
         if done.note:
             print(done.note)
     return 0
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Ctrl+C raises in here, so that a half-written file is removed; elsewhere it ends the
+    process."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _format_of(path: Path) -> ExportFormat:

@@ -48,6 +48,7 @@ class Replay {
 
   show() {
     this.text.show(this.step, this.position, this.fill);
+    this.text.follow(this.recording.blockAt[this.step]);
     this.raster.mark(this.step, this.position);
     this.curves.mark(this.step, this.position);
     showCard(this.recording, this.step, this.position);
@@ -162,8 +163,8 @@ class Replay {
 }
 
 Recording.read().then((recording) => {
-  byId("title").textContent = recording.title;
-  byId("facts").textContent = recording.facts.join(" · ");
+  byId("title").textContent = visible(recording.title);
+  byId("facts").textContent = visible(recording.facts.join(" · "));
   byId("fault").replaceChildren();
   new Replay(recording);
   document.documentElement.dataset.ready = "yes";

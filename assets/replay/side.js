@@ -41,7 +41,7 @@ function candidateTable(recording, cell) {
     const bar = make("i");
     bar.style.width = `${(100 * Math.min(p, 1)).toFixed(1)}%`;
     body.append(make("tr", "", make("td", "text", visible(recording.text(token))),
-      make("td", "share", bar), make("td", "number", p.toFixed(4))));
+      make("td", "share", bar), make("td", "number", p > 0 && p < 0.00005 ? "< 0.0001" : p.toFixed(4))));
   });
   return make("table", "", body);
 }

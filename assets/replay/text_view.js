@@ -63,9 +63,22 @@ class TextView {
     }
     cell.setAttribute("aria-selected", "true");
     this.box.setAttribute("aria-activedescendant", cell.id);
+    this.reveal(cell);
+  }
+
+  // Keeps the block at work in sight; within one, a reader scrolls as they like.
+  follow(block) {
+    if (block === this.followed) return;
+    this.followed = block;
+    const cell = this.cells[this.recording.blocks[block].begin];
+    if (cell) this.reveal(cell);
+  }
+
+  reveal(cell) {
+    const { box } = this;
     const top = cell.offsetTop;
-    if (top < this.box.scrollTop || top + 26 > this.box.scrollTop + this.box.clientHeight) {
-      this.box.scrollTop = top - this.box.clientHeight / 2;
+    if (top < box.scrollTop || top + 26 > box.scrollTop + box.clientHeight) {
+      box.scrollTop = top - box.clientHeight / 2;
     }
   }
 

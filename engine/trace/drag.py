@@ -6,6 +6,7 @@ Knows one trace. Refuses to know words beyond a token's text: sentences are the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,17 +125,25 @@ def _stubborn_at(
 def _undone(trace: Trace, spans: tuple[BlockSpan, ...], changes: Changes) -> tuple[Undone, ...]:
     found: list[Undone] = []
     for span in spans:
-        given_up: dict[int, dict[int, tuple[int, int]]] = {}  # column: token: (step, what came)
-        for row, column in np.argwhere(changes.edited[span.rows]).tolist():
-            at = span.first + row
-            before, after = int(trace.edited_from[at, column]), int(trace.ids[at, column])
-            step = int(trace.step[at])
-            earlier = given_up.setdefault(column, {})
-            if after in earlier:
-                first, between = earlier.pop(after)
-                found.append(Undone(span.start + column, span.block, first, step, after, between))
-            earlier[before] = (step, after)
-    return tuple(sorted(found, key=lambda edit: (edit.position, edit.step)))
+        edited = changes.edited[span.rows]
+        for column in np.flatnonzero(edited.any(axis=0)).tolist():
+            rows = span.first + np.flatnonzero(edited[:, column])
+            found += _undone_at(trace, span, column, rows)
+    return tuple(found)
+
+
+def _undone_at(
+    trace: Trace, span: BlockSpan, column: int, rows: npt.NDArray[np.intp]
+) -> Iterator[Undone]:
+    """rows: of the trace, in which the position was edited."""
+    given_up: dict[int, tuple[int, int]] = {}  # token: (step, what came instead)
+    replaced = trace.edited_from[rows, column].tolist()
+    came = trace.ids[rows, column].tolist()
+    for before, after, step in zip(replaced, came, trace.step[rows].tolist(), strict=True):
+        if after in given_up:
+            first, between = given_up.pop(after)
+            yield Undone(span.start + column, span.block, first, step, after, between)
+        given_up[before] = (step, after)
 
 
 def _vain_steps(

@@ -51,13 +51,13 @@ def divergence_sentence(a: Trace, b: Trace, found: Comparison) -> str:
         return (
             f"Every step they share is the same; from position {longer[0]} on one of them goes on."
         )
-    where = f"They part at step {at.step} of the block at {at.block_start}, position {at.position}"
+    where = f"They part in step {at.step + 1} of the block at {at.block_start}"
     tail = (
         " The final tokens are all the same."
         if found.first_token is None
         else f" The first final token that differs is at position {found.first_token}."
     )
-    return f"{where}: {_parting(a, b, at)}.{tail}"
+    return f"{where}, position {at.position}: {_parting(a, b, at)}.{tail}"
 
 
 def _parting(a: Trace, b: Trace, at: Divergence) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from app import cli_trace_export
 from app.cli_trace import main
 from app.cli_trace_export import add_export_and_diff
 from engine.errors import UnblurError
@@ -99,7 +101,7 @@ def test_diff_says_where_they_part_and_why_one_is_slower(
 ) -> None:
     assert run("diff", *traces) == 0
     out = capsys.readouterr().out
-    assert "They part at step 0 of the block at 8, position 11" in out
+    assert "They part in step 1 of the block at 8, position 11" in out
     assert "B is slower" in out
     assert "1 of 6 final tokens differ:" in out
     assert "    13  “</script>”  nothing" in out
@@ -149,3 +151,23 @@ def test_a_refusal_is_told_on_stderr_with_what_to_do(
     assert "--format" in err
     assert main(["export", str(traces[0]), str(tmp_path / "t.mp4"), "--json"]) == 1
     assert json.loads(capsys.readouterr().err)["error"]["code"] == "export.format"
+
+
+def test_a_stopped_export_leaves_nothing_behind(
+    traces: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupt(done: int, total: int) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(cli_trace_export, "_tell_frames", interrupt)
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # as the command starts
+    try:
+        assert main(["export", str(traces[0]), str(tmp_path / "t.gif")]) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "Nothing was written" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.dntrace", "b.dntrace"]

@@ -234,12 +234,25 @@ def test_words_stay_whole_and_overlong_tokens_fit() -> None:
     list(Animation(replace(trace, header=replace(trace.header, pieces=pieces)), Pace()).frames())
 
 
-@pytest.mark.parametrize("options", [{"steps_per_second": 0.0}, {"every": 0}])
+@pytest.mark.parametrize(
+    "options", [{"steps_per_second": 0.0}, {"steps_per_second": float("nan")}, {"every": 0}]
+)
 def test_options_without_sense_are_refused(tmp_path: Path, options: dict[str, float]) -> None:
     with pytest.raises(ExportError) as refused:
         export_trace(quick(), tmp_path / "t.gif", "gif", ExportOptions(**options))
     assert refused.value.code == "export.options"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["csv", "png", "gif", "webp", "html"])
+def test_texts_of_every_kind_can_be_exported(tmp_path: Path, kind: str) -> None:
+    """Nothing, too much of it, halves of characters, several writing systems."""
+    trace = quick()
+    odd = "\ud800\n\x00\u202e中文\U0001f469\u200d\U0001f467e\u0301"
+    pieces = {2: "x" * 500_000, 3: odd, 4: odd[::-1], 5: "\r\n\r\n", 6: "", 7: "\U0001f600" * 30}
+    header = replace(trace.header, model_name=odd * 20, pieces=pieces, text=odd)
+    done = export_trace(replace(trace, header=header), tmp_path / f"t.{kind}", kind)
+    assert done.size == (tmp_path / f"t.{kind}").stat().st_size
 
 
 def test_a_trace_without_steps_is_refused(tmp_path: Path) -> None:

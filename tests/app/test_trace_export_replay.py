@@ -3,15 +3,18 @@ it ever becomes markup."""
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 from browser import Browser, find_browser
+from PIL import Image
 
 from app.backend.palette import DARK, LIGHT, rgb
 from app.backend.trace_export import ExportError, export_trace
@@ -28,6 +31,20 @@ HOSTILE = (
     "]]>&lt;b&gt;\u2028\u2029\u202e\ud800`${window.pwned = 1}`",
     "__proto__",
 )
+# [frames, ms of the last one, width, reds of rows 44..59 of it]
+LAST_FRAME = """async (packed, type) => {
+    const data = Uint8Array.from(atob(packed), c => c.charCodeAt(0));
+    const images = new ImageDecoder({data, type});
+    await images.tracks.ready;
+    await images.completed;
+    const frames = images.tracks.selectedTrack.frameCount;
+    const {image} = await images.decode({frameIndex: frames - 1});
+    const canvas = new OffscreenCanvas(image.displayWidth, image.displayHeight);
+    const pen = canvas.getContext('2d');
+    pen.drawImage(image, 0, 0);
+    const rows = pen.getImageData(0, 44, canvas.width, 16).data.filter((v, i) => i % 4 === 0);
+    return [frames, image.duration / 1000, canvas.width, btoa(String.fromCharCode(...rows))];
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +181,15 @@ def test_colours_are_those_of_the_fixed_scale(browser: Browser, tmp_path: Path) 
     assert np.abs(np.array(point[:3]) - rgb("#707173")).max() <= 4
 
 
+def test_a_small_probability_is_not_shown_as_none(browser: Browser, tmp_path: Path) -> None:
+    trace = with_candidates(quick())
+    assert trace.top_p is not None
+    trace = replace(trace, top_p=np.where(trace.top_p > 0, np.float32(1e-6), trace.top_p))
+    browser.open(page_of(trace, tmp_path))
+    assert "< 0.0001" in text(browser, "card")
+    assert "0.0000" not in text(browser, "card")
+
+
 def test_a_click_on_the_raster_selects_step_and_position(browser: Browser, tmp_path: Path) -> None:
     browser.open(page_of(hesitant(), tmp_path))
     box = browser.run(
@@ -237,6 +263,25 @@ def test_a_page_that_was_cut_says_so(browser: Browser, tmp_path: Path) -> None:
     browser.open(page)
     assert text(browser, "fault") != ""
     assert browser.run("document.documentElement.dataset.ready") == "failed"
+
+
+@pytest.mark.parametrize("kind", ["gif", "webp"])
+def test_a_browser_shows_the_frames_of_an_animation(
+    browser: Browser, tmp_path: Path, kind: Literal["gif", "webp"]
+) -> None:
+    """Another decoder than the one that the exporter's own tests read with."""
+    done = export_trace(hesitant(), tmp_path / f"t.{kind}", kind)
+    (tmp_path / "empty.html").write_text("<html data-ready=yes></html>")
+    browser.open(tmp_path / "empty.html")
+    data = base64.b64encode(done.path.read_bytes()).decode()
+    found = browser.run(f"({LAST_FRAME})('{data}', 'image/{kind}')")
+    expected = Image.open(done.path)
+    expected.seek(len(hesitant()))
+    red = np.asarray(expected.convert("RGB"))[44:60, :, 0]
+    assert found[:3] == [1 + len(hesitant()), 3000, expected.width]
+    shown = np.frombuffer(base64.b64decode(found[3]), np.uint8).reshape(red.shape)
+    assert np.array_equal(shown, red)
+    assert red.min() < 100, "there is text"
 
 
 def test_a_page_never_tells_where_the_model_lay(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_the_first_divergence_names_step_position_and_both_sides() -> None:
     assert at.confidence_a == pytest.approx(0.8)
     assert at.confidence_b is None
     sentence = divergence_sentence(a, b, found)
-    assert "step 0 of the block at 8, position 11" in sentence
+    assert "in step 1 of the block at 8, position 11" in sentence
     assert "A has “ sat” (accepted at 0.800)" in sentence
 
 

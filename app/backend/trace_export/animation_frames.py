@@ -31,6 +31,7 @@ SHADES = 40
 BLURS = 6  # degrees of blur of a guess
 INKS = ("text", "draft", "edited", "muted", "accent")
 TICK = 3
+MOST_CHARACTERS = 200  # of a token: it is drawn as narrow as its cell
 SAME = 255  # no colour: the point is as in the frame before
 Indices = npt.NDArray[np.uint8]
 
@@ -122,7 +123,7 @@ class Animation:
             return _Look("", "muted", 0, bar=True)
         token = int(trace.ids[row, place.column])
         state = TokenState(int(trace.state[row, place.column]))
-        text = visible(text_of(trace, token))
+        text = visible(text_of(trace, token)[:MOST_CHARACTERS])
         if state is TokenState.MASKED:
             return _Look("", "muted", 0, bar=True)
         if state is TokenState.DRAFT:
@@ -136,7 +137,7 @@ class Animation:
         width = canvas.shape[1]
         image = Image.new("L", (width, HEAD))
         draw = ImageDraw.Draw(image)
-        draw.text((MARGIN, 12), self._trace.header.model_name[:60], fill=255, font=label())
+        draw.text((MARGIN, 12), visible(self._trace.header.model_name[:60]), fill=255, font=label())
         draw.text((width - MARGIN, 12), self._fact(step), fill=255, font=label(), anchor="ra")
         canvas[:HEAD] = _shades(np.asarray(image), "muted")
         share = (step + 1) / (self._last_step + 1)

@@ -5,6 +5,7 @@ Knows which format takes which option. Refuses to know how each is made.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,10 +60,11 @@ def export_trace(
         raise ExportError(
             "export.empty", "This trace holds no step.", "Record a reply of at least one step."
         )
-    if options.steps_per_second <= 0 or (options.every is not None and options.every < 1):
+    paced = 0 < options.steps_per_second < math.inf
+    if not paced or (options.every is not None and options.every < 1):
         raise ExportError(
             "export.options",
-            "An animation needs more than 0 steps a second, and every 1st step or fewer.",
+            "An animation needs more than 0 steps a second, and a frame for every 1 step or more.",
             "Choose other numbers.",
         )
     note = ""

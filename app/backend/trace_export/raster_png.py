@@ -14,7 +14,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 from app.backend.palette import Colors, rgb
-from app.backend.trace_export.lettering import label
+from app.backend.trace_export.lettering import label, visible
 from app.backend.trace_export.scales import (
     LEVELS,
     NOT_CAPTURED,
@@ -150,7 +150,7 @@ def _titles(
     ]
     if marked and (trace.edited_from >= 0).any():
         facts.append("a dot marks an edit")
-    draw.text((LEFT, 14), title[:120], fill=rgb(colors.text), font=label(14))
+    draw.text((LEFT, 14), visible(title[:120]), fill=rgb(colors.text), font=label(14))
     draw.text((LEFT, 36), ", ".join(facts), fill=rgb(colors.muted), font=label())
 
 

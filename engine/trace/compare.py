@@ -70,13 +70,16 @@ class FinalTokens:
     """What both hold at the end, P positions that either trace has. position int64 [P]: absolute.
     a, b int64 [P]: ids; -1 where a trace has no such position, or no accepted token in it.
     forward_a, forward_b int64 [P]: decode forwards when the token that stays was accepted; -1
-    likewise. different bool [P]."""
+    likewise. open_a, open_b int64 [P]: steps of its block after which the position was open.
+    different bool [P]."""
 
     position: npt.NDArray[np.int64]
     a: npt.NDArray[np.int64]
     b: npt.NDArray[np.int64]
     forward_a: npt.NDArray[np.int64]
     forward_b: npt.NDArray[np.int64]
+    open_a: npt.NDArray[np.int64]
+    open_b: npt.NDArray[np.int64]
     different: npt.NDArray[np.bool_]
 
 
@@ -272,8 +275,8 @@ def _known(value: np.float32) -> float | None:
 def _final(a: Trace, b: Trace, keys: _Keys) -> FinalTokens:
     origin = min(int(a.block_start[0]), int(b.block_start[0]))
     end = max(int(t.block_start[-1]) + t.ids.shape[1] for t in (a, b))
-    token_a, forward_a = _held(a, origin, end)
-    token_b, forward_b = _held(b, origin, end)
+    token_a, forward_a, open_a = _held(a, origin, end)
+    token_b, forward_b, open_b = _held(b, origin, end)
     here = np.flatnonzero((token_a >= 0) | (token_b >= 0))
     token_a, token_b = token_a[here], token_b[here]
     key_a, key_b = keys.of(a, token_a), keys.of(b, token_b)
@@ -283,22 +286,27 @@ def _final(a: Trace, b: Trace, keys: _Keys) -> FinalTokens:
         b=token_b.astype(np.int64),
         forward_a=forward_a[here],
         forward_b=forward_b[here],
+        open_a=open_a[here],
+        open_b=open_b[here],
         different=key_a != key_b,
     )
 
 
 def _held(
     trace: Trace, origin: int, end: int
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
-    """Accepted token and forward of every place from `origin` to `end`, up to the stop token."""
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Accepted token, forward and open steps of every place from `origin` to `end`, up to the stop
+    token."""
     tokens = np.full(end - origin, -1, dtype=np.int32)
     forwards = np.full(end - origin, -1, dtype=np.int64)
+    opened = np.zeros(end - origin, dtype=np.int64)
     length = trace.ids.shape[1]
     for span in spans_of(trace):
         kept = kept_length(trace, span)
         place = slice(span.start - origin, span.start - origin + kept)
         ids, state = trace.ids[span.rows, :kept], trace.state[span.rows, :kept]
         held = np.isin(state, SETTLED)
+        opened[place] = (~held & (state != TokenState.PROMPT)).sum(axis=0)
         stays = held & (ids == ids[-1]) & held[-1]
         since = np.logical_and.accumulate(stays[::-1], axis=0).sum(axis=0)
         row = np.minimum(span.last + 1 - since, span.last)
@@ -306,7 +314,7 @@ def _held(
         forwards[place] = np.where(held[-1], trace.forwards[row], -1)
         if kept < length:
             break
-    return tokens, forwards
+    return tokens, forwards, opened
 
 
 def _slower(a: TraceNumbers, b: TraceNumbers) -> str | None:
@@ -322,6 +330,11 @@ def _notes(a: Trace, b: Trace, keys: _Keys) -> Iterator[str]:
         yield "Whether both answer the same prompt is not known: a trace does not hold its prompt."
     elif prompt_a != prompt_b:
         yield "The prompts differ, so that the same position need not mean the same place in both."
+    for name, child, other in (("B", b, a), ("A", a, b)):
+        parent = child.header.parent
+        if parent is not None and parent.trace_id == other.header.trace_id:
+            rival = "A" if name == "B" else "B"
+            yield f"{name} is a fork of {rival}, from its step {parent.step + 1} on."
     if keys.by_text:
         yield "The two vocabularies differ: tokens are compared by their text."
     if a.header.mask_id != b.header.mask_id and not keys.by_text:

@@ -92,7 +92,8 @@ def why_slower(a: Trace, b: Trace, found: Comparison) -> tuple[str, ...]:
         *_commits(slow, fast),
         *_blocks(found, slow_is_a),
         *_caps(trace, drag),
-        *_stubborn(trace, drag),
+        *_stubborn(trace, drag, found, slow_is_a),
+        *_more_edits(slow, fast),
         *_edits(trace, drag, other),
         *_clock(name, slow, fast),
     )
@@ -152,10 +153,26 @@ def _caps(trace: Trace, drag: Drag) -> Iterator[str]:
         yield f"{_count(len(drag.capped), 'block')} ran out of steps, at {places}{more}."
 
 
-def _stubborn(trace: Trace, drag: Drag) -> Iterator[str]:
-    if drag.stubborn:
-        named = "; ".join(_held_up(trace, one) for one in drag.stubborn[:MOST_POSITIONS])
+def _stubborn(trace: Trace, drag: Drag, found: Comparison, slow_is_a: bool) -> Iterator[str]:
+    """Of the positions that stayed open longest, those that the other settled sooner."""
+    final = found.final
+    theirs = dict(
+        zip(
+            final.position.tolist(),
+            (final.open_b if slow_is_a else final.open_a).tolist(),
+            strict=True,
+        )
+    )
+    worse = [one for one in drag.stubborn if one.open_steps > theirs.get(one.position, 0)]
+    if worse:
+        named = "; ".join(_held_up(trace, one) for one in worse[:MOST_POSITIONS])
         yield f"Open for longest: {named}."
+
+
+def _more_edits(slow: TraceNumbers, fast: TraceNumbers) -> Iterator[str]:
+    mine, theirs = slow["edits"], fast["edits"]
+    if (mine.value or 0) > (theirs.value or 0):
+        yield f"It edited {_count(int(mine.value or 0), 'token')}, the other {theirs.text}."
 
 
 def _held_up(trace: Trace, one: Stubborn) -> str:

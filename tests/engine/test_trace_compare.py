@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from trace_pairs import hesitant, quick
 
-from engine.trace import Trace
+from engine.trace import Change, Trace, TraceParent
 from engine.trace.compare import Difference, compare
 from engine.trace.compare_json import comparison_json
 from engine.trace.drag import drag_of
 from engine.trace.why import divergence_sentence, quoted, why_slower
 from engine.types import TokenState
+from trace_pairs import hesitant, quick
 
 
 def rows(trace: Trace, keep: slice) -> Trace:
@@ -60,6 +60,8 @@ def test_final_tokens_are_compared_with_the_forward_that_settled_them() -> None:
     assert final.b.tolist() == [2, 3, 5, 6, -1, 1]  # 13 was never accepted
     assert final.forward_a.tolist() == [1, 2, 1, 3, 3, 3]
     assert final.forward_b.tolist() == [1, 4, 2, 5, -1, 5]  # " cat" returned in forward 4
+    assert final.open_a.tolist() == [0, 1, 0, 0, 0, 0]
+    assert final.open_b.tolist() == [0, 1, 1, 0, 2, 0]
     assert final.different.tolist() == [False, False, False, False, True, False]
     assert found.first_token == 13
 
@@ -104,6 +106,8 @@ def test_why_slower_names_positions_edits_caps_and_steps() -> None:
     assert "1 block ran out of steps, at 12." in text
     assert "position 13, 2 of its block's 2 steps (never accepted; 2 guesses" in text
     assert "“ cat” gave way to “ dog” and returned" in text
+    assert "position 10, 1 of" not in text, "the quick one had it open as long"
+    assert "It edited 2 tokens, the other 0." in text
     mirrored = compare(b, a)
     assert mirrored.slower == "a"
     assert why_slower(b, a, mirrored)[0].startswith("A is slower")
@@ -164,6 +168,16 @@ def test_traces_of_other_prompts_and_without_an_end_say_so() -> None:
     assert any("B does not hold the end" in note for note in found.notes)
     assert found.slower is None
     assert "not known" in why_slower(a, b, found)[0]
+
+
+def test_a_fork_says_so_from_either_side() -> None:
+    a = quick()
+    parent = TraceParent(a.header.trace_id, 1, 8, 1, Change())
+    header = replace(a.header, trace_id="ab" * 16, ancestry=(parent,))
+    fork = replace(a, header=header)
+    assert "B is a fork of A, from its step 2 on." in compare(a, fork).notes
+    assert "A is a fork of B, from its step 2 on." in compare(fork, a).notes
+    assert not any("fork" in note for note in compare(fork, fork).notes)
 
 
 def test_the_comparison_is_json_without_numbers_that_are_none() -> None:

@@ -63,5 +63,5 @@ def _exists(path: Path) -> ExportError:
     return ExportError(
         "export.exists",
         f"{path.name} is there already; it was not touched.",
-        "Choose another name, or ask for it to be replaced.",
+        "Choose another name, or replace it (in the terminal: --force).",
     )

@@ -37,7 +37,7 @@ class Replay:
         sums over open positions: how many, how many of them gated, their normalised entropy."""
         student, recipe = self.student, self.recipe
         device = student.device
-        states = self._states(packed, tap)
+        states = self.states(packed, tap)
         chosen = torch.from_numpy(np.flatnonzero(packed.open.reshape(-1))).to(device)
 
         def at(table: np.ndarray) -> Tensor:
@@ -94,7 +94,8 @@ class Replay:
         total = entropy.detach().sum() / float(np.log(vocabulary))
         return (each * weight).sum(), total
 
-    def _states(self, packed: Packed, tap: StateTap) -> States:
+    def states(self, packed: Packed, tap: StateTap) -> States:
+        """A packed table on the device, with what each state consumed."""
         device = self.student.device
         windows, blocks, length = packed.ids.shape
         position = torch.from_numpy(packed.position).to(device).long().clamp_min(0)

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from engine.errors import RequestError, RuntimeFailure, UnblurError
 from engine.protocol import Engine, ProgressCallback
-from engine.trace import Fork, TraceHeader, TraceParent
+from engine.trace import Fork, Trace, TraceHeader, TraceParent
+from engine.trace.attribution import Attribution, Reach, step_input
 from engine.trace.fork import EVERYWHERE, check_same, parent_of
 from engine.types import (
     BlockFinished,
@@ -188,6 +189,35 @@ class FakeEngine:
             block_length=info.block_length,
             capture=capture.level,
             top_k=_candidates(capture),
+        )
+
+    def attribute(
+        self,
+        trace: Trace,
+        step: int,
+        position: int,
+        reach: Reach = "near",
+        stop: threading.Event | None = None,
+    ) -> Attribution:
+        """Scripted: the token before adds a half of the confidence, each one further on half of
+        that, every third speaks against it; of the step's own block, whatever the reach."""
+        if stop is not None and stop.is_set():
+            raise RequestError("request.stopped", "The question was stopped.", "Ask again.")
+        asked = step_input(trace, step, position)
+        column = position - asked.start
+        base = float(trace.confidence[step, column])
+        places = np.flatnonzero(asked.settled & ~asked.given)
+        places = places[places != column]
+        away = np.abs(places - column)
+        effect = base / 2.0**away * np.where(places % 3 == 2, -0.3, 1.0)
+        return Attribution(
+            step=step,
+            position=position,
+            token=int(trace.ids[step, column]),
+            confidence=base,
+            positions=(asked.start + places).astype(np.int32),
+            tokens=asked.canvas[places].astype(np.int32),
+            without=np.clip(base - effect, 0, 1).astype(np.float32),
         )
 
     def _reply(self, request: GenerateRequest) -> _Reply:

@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from engine.trace import Fork, TraceHeader
+from engine.trace import Fork, Trace, TraceHeader
+from engine.trace.attribution import Attribution, Reach
 from engine.types import Event, GenerateRequest, LoadProgress, Message, ModelInfo
 
 ProgressCallback = Callable[[LoadProgress], None]
@@ -43,6 +44,19 @@ class Engine(Protocol):
     def fork(self, fork: Fork, stop: threading.Event | None = None) -> Iterator[Event]:
         """A recorded reply again, with a change from a step on: all its events, from the first
         step's. Raises as `generate`, and TraceError for what cannot be forked."""
+        ...
+
+    def attribute(
+        self,
+        trace: Trace,
+        step: int,
+        position: int,
+        reach: Reach = "near",
+        stop: threading.Event | None = None,
+    ) -> Attribution:
+        """How much each token accepted before adds to the confidence of one absolute position in
+        one step (row of the trace). Raises TraceError for what cannot be asked, RequestError
+        `request.stopped`, RuntimeFailure."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -71,6 +71,8 @@ RAMPS = {
         "#000004", "#1C1044", "#51127C", "#832681", "#B73779", "#E75263", "#FC8961", "#FEC488",
         "#FCFDBF",
     ),
+    # from -1 to 1: what speaks against a token, nothing, what speaks for it
+    "effect": ("#9E4A06", "#E08A2E", "#F3CDA0", "#EDEDEA", "#A9CBE8", "#4A90CE", "#124E8C"),
     # six kinds, not a scale: same, open in one, another guess, another token, only A, only B
     "difference": ("#D9D9D6", "#56B4E9", "#E69F00", "#C1440E", "#009E73", "#CC79A7"),
 }  # fmt: skip

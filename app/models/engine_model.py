@@ -19,9 +19,11 @@ from app.models.inspector_live import LiveTrace
 from app.models.lifecycle import Lifecycle, checked
 from app.models.snapshot import Snapshot, SnapshotHolder
 from app.models.worker import (
+    Answer,
     EngineWorker,
     GenerationJob,
     ProgressHolder,
+    Question,
     ReplyOutcome,
     load_real_engine,
 )
@@ -39,10 +41,12 @@ class EngineModel(QObject):
     progress_changed = Signal(object)  # LoadProgress
     snapshot_changed = Signal(object)  # Snapshot
     reply_ended = Signal(object)  # ReplyOutcome
+    answered = Signal(object)  # Answer
     load_failed = Signal(object)  # Failure
 
     _load = Signal(str)
     _generate = Signal(object)
+    _ask = Signal(object)
     _unload = Signal()
     _shut_down = Signal()
 
@@ -53,6 +57,7 @@ class EngineModel(QObject):
         self.path = ""
         self.progress: LoadProgress | None = None
         self.failure: Failure | None = None
+        self.asking = False  # what keeps the model busy is a question, not a reply
         self._then: Callable[[], None] | None = None
         self._given_up = False
         self._stop = threading.Event()
@@ -70,12 +75,14 @@ class EngineModel(QObject):
         self._worker.moveToThread(self._thread)
         self._load.connect(self._worker.load)
         self._generate.connect(self._worker.generate)
+        self._ask.connect(self._worker.ask)
         self._unload.connect(self._worker.unload)
         self._shut_down.connect(self._worker.shut_down)
         self._worker.loaded.connect(self._on_loaded)
         self._worker.load_failed.connect(self._on_load_failed)
         self._worker.load_stopped.connect(self._on_load_stopped)
         self._worker.reply_ended.connect(self._on_reply_ended)
+        self._worker.answered.connect(self._on_answered)
         self._worker.unloaded.connect(self._on_unloaded)
         self._thread.start()
 
@@ -113,6 +120,13 @@ class EngineModel(QObject):
         self._stop.clear()
         self._snapshots.clear()
         self._generate.emit(job)
+
+    def ask(self, question: Question) -> None:
+        """Asks the model something else than a reply. Only when READY; busy as with a reply."""
+        self.asking = True
+        self._move(Lifecycle.GENERATING)
+        self._stop.clear()
+        self._ask.emit(question)
 
     @Slot()
     def stop(self) -> None:
@@ -200,6 +214,14 @@ class EngineModel(QObject):
             self.failure = outcome.failure
         self.reply_ended.emit(outcome)
         self._move(Lifecycle.FAILED if outcome.engine_lost else Lifecycle.READY)
+
+    @Slot(object)
+    def _on_answered(self, answer: Answer) -> None:
+        self.asking = False
+        if answer.engine_lost:
+            self.failure = answer.failure
+        self.answered.emit(answer)
+        self._move(Lifecycle.FAILED if answer.engine_lost else Lifecycle.READY)
 
     @Slot()
     def _on_unloaded(self) -> None:

@@ -175,7 +175,8 @@ class InspectorModel(QObject):
 
     @property
     def _writing(self) -> bool:
-        return self._engine.state in (Lifecycle.GENERATING, Lifecycle.STOPPING)
+        busy = self._engine.state in (Lifecycle.GENERATING, Lifecycle.STOPPING)
+        return busy and not self._engine.asking
 
     @Slot()
     def _on_progress(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,6 +49,26 @@ class GenerationJob:
     reply_id: str
     request: GenerateRequest | Fork
     sink: ReplySink
+
+
+@dataclass(frozen=True)
+class Question:
+    """Something else that the loaded model is asked. ask: called with the engine and a stop that
+    ends it early, in the worker's thread."""
+
+    question_id: str
+    ask: Callable[[Engine, threading.Event], object]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a question. failure: None when `value` is what `ask` gave. engine_lost: as of
+    a `ReplyOutcome`."""
+
+    question_id: str
+    value: object
+    failure: Failure | None = None
+    engine_lost: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,6 +134,7 @@ class EngineWorker(QObject):
     load_failed = Signal(object)  # Failure
     load_stopped = Signal()
     reply_ended = Signal(object)  # ReplyOutcome
+    answered = Signal(object)  # Answer
     unloaded = Signal()
 
     def __init__(
@@ -198,6 +219,21 @@ class EngineWorker(QObject):
             if snapshot is not None:
                 self._snapshots.put(snapshot)
             yield event
+
+    @Slot(object)
+    def ask(self, question: Question) -> None:
+        try:
+            if self._engine is None:
+                raise UnblurError("load.no_model", "No model is loaded.", "Open a model first.")
+            answer = Answer(question.question_id, question.ask(self._engine, self._stop))
+        except Exception as error:  # noqa: BLE001 - the thread's root: every error becomes a Failure
+            answer = Answer(
+                question.question_id,
+                None,
+                failure_of(error, "ask"),
+                engine_lost=not isinstance(error, UnblurError),
+            )
+        self.answered.emit(answer)
 
     @Slot()
     def unload(self) -> None:

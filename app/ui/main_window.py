@@ -31,6 +31,7 @@ from app.models.inspector import InspectorModel
 from app.models.inspector_compare import CompareModel
 from app.models.inspector_files import InspectorFiles, is_trace_file
 from app.models.inspector_forks import ForkModel
+from app.models.inspector_why import WhyModel
 from app.models.model_store import ModelStore
 from app.ui.chat_page import ChatPage
 from app.ui.icons import app_icon
@@ -108,8 +109,9 @@ class MainWindow(QMainWindow):
         self.trace_files = InspectorFiles(self.inspector, self)
         self.forks = ForkModel(engine, self.inspector, self)
         self.comparison = CompareModel(self.inspector, self)
+        self.why = WhyModel(engine, self.inspector, self)
         self.inspector_page = InspectorPage(
-            theme, self.inspector, self.trace_files, self.forks, self.comparison, self
+            theme, self.inspector, self.trace_files, self.forks, self.comparison, self.why, self
         )
         self.setAcceptDrops(True)
         self.models_page = ModelsPage(theme, store, engine, self)

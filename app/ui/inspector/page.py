@@ -27,6 +27,7 @@ from app.models.inspector_compare import CompareModel
 from app.models.inspector_files import InspectorFiles
 from app.models.inspector_fills import FILL_KEYS, FillKey
 from app.models.inspector_forks import ForkModel
+from app.models.inspector_why import WhyModel
 from app.ui.error_card import ErrorCard
 from app.ui.inspector.choice import Choice
 from app.ui.inspector.compare_panel import ComparePanel
@@ -43,6 +44,7 @@ from app.ui.inspector.text_twin import TextTwin
 from app.ui.inspector.timeline import Timeline
 from app.ui.inspector.token_canvas import CanvasArea, TokenCanvas
 from app.ui.inspector.transport import Transport
+from app.ui.inspector.why_panel import WhyPanel
 from app.ui.inspector.words import fill_meaning, fill_name
 from app.ui.theme import Space, Theme
 from app.ui.tips import as_typed
@@ -56,6 +58,7 @@ class InspectorPage(QWidget):
         files: InspectorFiles,
         forks: ForkModel,
         compare: CompareModel,
+        why: WhyModel,
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
@@ -66,6 +69,7 @@ class InspectorPage(QWidget):
         self._files = files
         self._forks = forks
         self._compare = compare
+        self._why = why
         self.axes = AxisModel(model, self)
         self.canvas = TokenCanvas(theme, model)
         self.canvas_area = CanvasArea(self.canvas, self)
@@ -76,6 +80,7 @@ class InspectorPage(QWidget):
         self.side = SidePanel(
             (
                 ("position", self.tr("Position"), PositionCard(theme, model)),
+                ("why", self.tr("Why"), WhyPanel(theme, model, why)),
                 ("numbers", self.tr("Numbers"), NumbersPanel(model)),
                 ("forks", self.tr("What if"), ForkPanel(model, forks)),
                 ("compare", self.tr("Compare"), ComparePanel(model, compare, files, forks)),
@@ -235,7 +240,8 @@ class InspectorPage(QWidget):
         model.grown.connect(self._refresh)
         model.fill_changed.connect(self._refresh)
         self._files.failed.connect(self.show_problem)
-        self._forks.failed.connect(self.show_fork_failure)
+        self._forks.failed.connect(self.show_failure)
+        self._why.failed.connect(self.show_failure)
         self._compare.failed.connect(self.show_problem)
         self._compare.changed.connect(self._refresh)
         self._files.busy_changed.connect(self._refresh_doing)
@@ -251,8 +257,8 @@ class InspectorPage(QWidget):
         self.problem.show()
 
     @Slot(object)
-    def show_fork_failure(self, failure: Failure) -> None:
-        """Shows why a fork did not run to its end."""
+    def show_failure(self, failure: Failure) -> None:
+        """Shows why the model could not do what was asked of it here."""
         self.problem.show_failure(failure, "close", self.tr("Close"))
         self.problem.show()
 

@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
 
 from app.ui.theme import Space
 
-WIDTH = 304
+WIDTH = 328
 
 
 class SidePanel(QWidget):

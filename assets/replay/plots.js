@@ -163,6 +163,7 @@ class CurvesView extends StepPlot {
     pen.fillStyle = color("muted");
     pen.textAlign = "left";
     pen.fillText(known.length ? curve.name : `${curve.name}: not captured`, LEFT, top - 7);
+    this.legend(pen, curve.lines, top - 7);
     pen.strokeStyle = color("line");
     this.line(pen, LEFT, bottom + 0.5, this.width - RIGHT, bottom + 0.5);
     if (!known.length) return;
@@ -188,6 +189,19 @@ class CurvesView extends StepPlot {
       pen.stroke();
       pen.lineWidth = 1;
     }
+  }
+
+  // The lines' names in their colours, from the right; a single line is named by its curve.
+  legend(pen, lines, y) {
+    if (lines.length < 2) return;
+    pen.textAlign = "right";
+    let x = this.width - RIGHT;
+    for (const line of lines) {
+      pen.fillStyle = color(line.color);
+      pen.fillText(line.name, x, y);
+      x -= pen.measureText(line.name).width + 12;
+    }
+    pen.fillStyle = color("muted");
   }
 
   mark(step, position) {

@@ -27,10 +27,10 @@ class Replay {
   firstOpen(step) {
     const { recording } = this;
     const block = recording.blocks[recording.blockAt[step]];
-    for (let i = 0; i < recording.length && block.begin + i < recording.reached; i++) {
-      if (recording.state[step * recording.length + i] <= 1) return block.begin + i;
-    }
-    return block.begin;
+    const row = recording.state.subarray(step * recording.length, (step + 1) * recording.length);
+    const open = row.findIndex((state) => state <= 1);
+    const own = row.findIndex((state) => state !== 4);
+    return block.begin + Math.max(0, open >= 0 ? open : own);
   }
 
   select(step, position) {

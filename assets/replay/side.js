@@ -88,7 +88,7 @@ function historyTable(recording, step, position) {
 
 function showNumbers(recording) {
   const list = make("dl");
-  const meanings = make("dl");
+  const meanings = make("dl", "meanings");
   recording.numbers.forEach((figure) => {
     entry(list, figure.name, figure.text);
     entry(meanings, figure.name, figure.missing || figure.definition);

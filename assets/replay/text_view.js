@@ -1,6 +1,8 @@
 "use strict";
 // The text: one cell a position, as wide as its final token, so that nothing moves.
 
+const LONG_WORD = 24; // columns: what is longer may be broken between its tokens
+
 class TextView {
   constructor(recording, choose) {
     this.recording = recording;
@@ -13,13 +15,14 @@ class TextView {
 
   build(choose) {
     const { recording } = this;
-    let word = null;
+    let word = null, columns = 0;
     for (let position = 0; position < recording.reached; position++) {
       const block = recording.blocks[recording.blockOf[position]];
       if (!block) continue;
       const last = recording.text(recording.ids[block.last * recording.length + position - block.begin]);
       if (!word || /^\s/u.test(last)) {
         word = make("span", "word");
+        columns = 0;
         this.box.append(word, "\u200b");
       }
       const cell = make("span", "token");
@@ -29,6 +32,8 @@ class TextView {
       cell.dataset.position = position;
       this.cells[position] = cell;
       word.append(cell);
+      columns += recording.widths[position];
+      word.classList.toggle("long", columns > LONG_WORD);
       if (last.includes("\n")) {
         this.box.append(make("br"));
         word = null;

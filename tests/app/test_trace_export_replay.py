@@ -98,6 +98,21 @@ def test_it_opens_on_the_first_step_and_shows_the_state_of_every_position(
     ]  # fmt: skip
 
 
+def test_it_begins_at_an_open_position_or_at_the_first_that_is_not_the_prompts(
+    browser: Browser, tmp_path: Path
+) -> None:
+    selected = "document.querySelector('[aria-selected]').id"
+    browser.open(page_of(hesitant(), tmp_path))
+    assert browser.run(selected) == "token-2"
+    trace = quick()
+    state = trace.state.copy()
+    state[0, 2] = 2  # all of the first block is accepted at once
+    (tmp_path / "replay.html").unlink()
+    browser.requests.clear()
+    browser.open(page_of(replace(trace, state=state), tmp_path))
+    assert browser.run(selected) == "token-1"
+
+
 def test_the_keyboard_goes_through_steps_blocks_and_positions(
     browser: Browser, tmp_path: Path
 ) -> None:

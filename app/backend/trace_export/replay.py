@@ -235,14 +235,14 @@ def _curves(trace: Trace, numbers: TraceNumbers) -> list[Json]:
 
     return [
         {
-            "name": "Entropy of open positions, nat: mean, and the highest (dim)",
+            "name": "Entropy of open positions, nat",
             "lines": [
-                line("highest entropy", "muted", numbers.entropy_max, 2, " nat"),
-                line("mean entropy", "accent", numbers.entropy_mean, 2, " nat"),
+                line("highest", "muted", numbers.entropy_max, 2, " nat"),
+                line("mean", "accent", numbers.entropy_mean, 2, " nat"),
             ],
         },
         {
-            "name": "Tokens accepted in the step, and edited (dim)",
+            "name": "Tokens of the step",
             "lines": [
                 line("edited", "edited", numbers.edited_per_step, 0),
                 line("accepted", "accent", numbers.accepted_per_step, 0),

@@ -19,6 +19,7 @@ from app.backend.files import write_atomically
 VERSION = 1
 APPEARANCES = ("system", "light", "dark")
 LEAST_TOKENS, MOST_TOKENS = 32, 8192  # of one answer
+CAPTURES = ("light", "top-k")  # of every step of an answer: `engine.types.Capture`
 Document = dict[str, Any]
 # version found in a file -> function giving the document of the next version
 MIGRATIONS: Mapping[int, Callable[[Document], Document]] = {}
@@ -27,12 +28,13 @@ MIGRATIONS: Mapping[int, Callable[[Document], Document]] = {}
 @dataclass(frozen=True)
 class Settings:
     """appearance: one of APPEARANCES. reduce_motion: no fades. answer_tokens: most new tokens in
-    one answer.
+    one answer. capture: what is recorded of each step, one of CAPTURES.
     """
 
     appearance: str = "system"
     reduce_motion: bool = False
     answer_tokens: int = 256
+    capture: str = "light"
 
 
 class SettingsStore:
@@ -131,4 +133,6 @@ def _checked(settings: Settings) -> Settings:
     whole = isinstance(tokens, int) and not isinstance(tokens, bool)
     if not whole or not LEAST_TOKENS <= tokens <= MOST_TOKENS:
         raise ValueError(f"answer_tokens must be {LEAST_TOKENS} to {MOST_TOKENS}, not {tokens!r}")
+    if settings.capture not in CAPTURES:
+        raise ValueError(f"capture must be one of {CAPTURES}, not {settings.capture!r}")
     return settings

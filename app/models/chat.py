@@ -25,7 +25,7 @@ from app.backend.settings import SettingsStore
 from app.models.engine_model import EngineModel
 from app.models.lifecycle import Lifecycle
 from app.models.worker import GenerationJob, ReplyOutcome
-from engine.types import GenerateRequest, Message
+from engine.types import Capture, GenerateRequest, Message
 
 _NOT_ANSWERED = Failure(
     "load.no_model",
@@ -230,9 +230,13 @@ class ChatModel(QObject):
         request = GenerateRequest(
             messages=history(conversation, message_id),
             max_new_tokens=self._settings.current.answer_tokens,
+            capture=self._capture(),
         )
         sink = JournalSink(self._journal, conversation_id, message)
         self.engine.generate(GenerationJob(message_id, request, sink))
+
+    def _capture(self) -> Capture:
+        return Capture("top-k" if self._settings.current.capture == "top-k" else "light")
 
     def _fail_if_no_model(self) -> None:
         if self._asked is None or self.engine.state not in (Lifecycle.NO_MODEL, Lifecycle.FAILED):

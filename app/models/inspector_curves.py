@@ -69,6 +69,7 @@ class MarkKind(Enum):
     REMASK = "remask"  # accepted tokens were taken back
     CAP = "cap"  # a block's last step left positions open
     STOP = "stop"  # a stop token was accepted
+    GAP = "gap"  # steps before this one were not recorded
 
 
 @dataclass(frozen=True)
@@ -95,12 +96,24 @@ def marks_of(data: InspectorData) -> tuple[Mark, ...]:
             begin = data.segment_at(step).begin
             count, column = int(cells[step].sum()), int(cells[step].argmax())
             marks.append(Mark(kind, step, count, begin + column))
+    for step, missing in _gaps(data):
+        marks.append(Mark(MarkKind.GAP, step, missing, data.segment_at(step).begin))
     for segment in data.segments:
         open_ = np.isin(data.trace.state[segment.last], (TokenState.MASKED, TokenState.DRAFT))
         if open_.any():
             column = int(open_.argmax())
             marks.append(Mark(MarkKind.CAP, segment.last, int(open_.sum()), segment.begin + column))
     return tuple(sorted(marks, key=lambda mark: (mark.step, mark.kind.value)))
+
+
+def _gaps(data: InspectorData) -> list[tuple[int, int]]:
+    """(step, how many before it are missing): where a block's steps do not follow each other."""
+    numbers = data.trace.step.astype(np.int64)
+    expected = np.zeros_like(numbers)
+    expected[1:] = numbers[:-1] + 1
+    expected[[s.first for s in data.segments]] = 0
+    missing = numbers - expected
+    return [(int(step), int(missing[step])) for step in np.flatnonzero(missing > 0)]
 
 
 def commit_front(data: InspectorData) -> npt.NDArray[np.intp]:

@@ -111,7 +111,14 @@ class MainWindow(QMainWindow):
         self.comparison = CompareModel(self.inspector, self)
         self.why = WhyModel(engine, self.inspector, self)
         self.inspector_page = InspectorPage(
-            theme, self.inspector, self.trace_files, self.forks, self.comparison, self.why, self
+            theme,
+            self.inspector,
+            self.trace_files,
+            self.forks,
+            self.comparison,
+            self.why,
+            settings,
+            self,
         )
         self.setAcceptDrops(True)
         self.models_page = ModelsPage(theme, store, engine, self)

@@ -110,6 +110,15 @@ def test_marks_say_what_happened_where(data) -> None:
     )
 
 
+def test_steps_that_were_not_recorded_are_marked_and_not_made_up() -> None:
+    trace = small_trace()
+    trace.step[:] = [0, 3, 4, 2, 3]
+    data = InspectorData(trace)
+    gaps = [m for m in marks_of(data) if m.kind is MarkKind.GAP]
+    assert gaps == [Mark(MarkKind.GAP, 1, 2, 0), Mark(MarkKind.GAP, 3, 2, 4)]
+    assert data.commit_step[2].tolist() == [-1, 0, 3, 4]
+
+
 def test_the_front_is_the_first_position_still_open(data) -> None:
     assert commit_front(data).tolist() == [2, 3, 4, 7, 5]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QFileDialog, QLabel, QWidget
 from pytestqt.qtbot import QtBot
 
+from app.backend.files import AppFolders
 from app.backend.trace_export import FORMATS, ExportFormat, export_trace
 from app.models.inspector import Selection, Source
 from app.ui.inspector import file_menu
@@ -335,6 +337,28 @@ def test_a_trace_that_cannot_be_saved_says_so(
 
 
 # live
+
+
+def test_what_is_recorded_of_the_next_answers_is_chosen_and_kept(
+    open_window, qtbot: QtBot, folders: AppFolders
+) -> None:
+    desktop = open_window()
+    window = desktop.window
+    window.rail.choose("inspector")
+    for level, button in (("light", None), ("top-k", "top-k")):
+        if button:
+            window.inspector_page.capture.buttons[button].click()
+        desktop.chat.send("hello")
+        qtbot.waitUntil(lambda: not desktop.engine.busy, timeout=5000)
+        window.inspect(desktop.chat.current.messages[-1].id)
+        assert window.inspector.data.trace.header.capture == level
+    assert json.loads(folders.settings_file.read_text("utf-8"))["capture"] == "top-k"
+    window.inspector.select(9, 40)
+    card = window.inspector_page.card
+    assert card.candidates_head.text() == "Candidates in step 10, by probability"
+    assert card.candidates.height() > 0
+    window.inspector_page.fill.buttons["margin"].click()
+    assert "did not capture" not in window.inspector_page.scale.accessibleDescription()
 
 
 def test_the_page_follows_the_reply_being_written(open_window, qtbot: QtBot) -> None:

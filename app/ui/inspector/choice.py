@@ -34,6 +34,7 @@ class Choice(QWidget):
         for key, text, meaning in options:
             button = QPushButton(text, self)
             button.setProperty("kind", "tab")
+            button.setProperty("dense", "true")
             button.setCheckable(True)
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
             button.setAccessibleName(f"{name}: {text}")

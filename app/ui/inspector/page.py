@@ -21,6 +21,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.backend.conversations import Failure
+from app.backend.settings import SettingsStore
 from app.backend.transfer.queue import Problem
 from app.models.inspector import InspectorModel, Source
 from app.models.inspector_compare import CompareModel
@@ -45,7 +46,7 @@ from app.ui.inspector.timeline import Timeline
 from app.ui.inspector.token_canvas import CanvasArea, TokenCanvas
 from app.ui.inspector.transport import Transport
 from app.ui.inspector.why_panel import WhyPanel
-from app.ui.inspector.words import fill_meaning, fill_name
+from app.ui.inspector.words import capture_meaning, fill_meaning, fill_name
 from app.ui.theme import Space, Theme
 from app.ui.tips import as_typed
 
@@ -59,6 +60,7 @@ class InspectorPage(QWidget):
         forks: ForkModel,
         compare: CompareModel,
         why: WhyModel,
+        settings: SettingsStore,
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
@@ -70,6 +72,7 @@ class InspectorPage(QWidget):
         self._forks = forks
         self._compare = compare
         self._why = why
+        self._settings = settings
         self.axes = AxisModel(model, self)
         self.canvas = TokenCanvas(theme, model)
         self.canvas_area = CanvasArea(self.canvas, self)
@@ -113,6 +116,15 @@ class InspectorPage(QWidget):
             tuple((key, fill_name(key), fill_meaning(key)) for key in (*FILL_KEYS, "difference")),
             self,
         )
+        self.capture = Choice(
+            self.tr("Record"),
+            (
+                ("light", self.tr("Light"), capture_meaning("light")),
+                ("top-k", self.tr("Candidates"), capture_meaning("top-k")),
+            ),
+            self,
+        )
+        self.capture.mark(settings.current.capture)
         self.unit = Choice(
             self.tr("Axis"),
             (
@@ -140,6 +152,7 @@ class InspectorPage(QWidget):
         head.addWidget(self.title)
         head.addWidget(self.facts, 1)
         head.addWidget(self.doing)
+        head.addWidget(self.capture)
         head.addWidget(self.words)
         head.addWidget(self.file_menu)
         card = QHBoxLayout()
@@ -234,6 +247,7 @@ class InspectorPage(QWidget):
     def _connect(self) -> None:
         model = self._model
         self.fill.chosen.connect(self._choose_fill)
+        self.capture.chosen.connect(self._choose_capture)
         self.unit.chosen.connect(self.axes.choose_unit)
         self.span.chosen.connect(lambda key: self.axes.choose_block_only(key == "block"))
         model.trace_changed.connect(self._refresh)
@@ -288,6 +302,11 @@ class InspectorPage(QWidget):
     @Slot(bool)
     def _show_words(self, words: bool) -> None:
         self.main.setCurrentWidget(self.twin if words else self.split)
+
+    @Slot(str)
+    def _choose_capture(self, level: str) -> None:
+        """Of the answers that are asked for from now on."""
+        self._settings.change(capture=level)
 
     @Slot(str)
     def _choose_fill(self, key: FillKey) -> None:

@@ -18,7 +18,7 @@ from app.ui.theme import Size, Theme, mono_font, ui_font
 from engine.trace.compare import Difference
 from engine.types import TokenState
 
-HEIGHT = 34
+HEIGHT, SECOND_LINE = 34, 17
 BAR = QRectF(0, 4, 200, 9)
 STATES = (
     TokenState.MASKED,
@@ -98,27 +98,28 @@ class ScaleBar(QWidget):
             x += 22 + painter.fontMetrics().horizontalAdvance(name) + 18
 
     def _paint_legend(self, painter: QPainter, inks: Inks, levels: Levels) -> None:
+        """Hatching and the states' marks with their names, on two lines where one is too short."""
         painter.setFont(ui_font(Size.SMALL))
         metrics = painter.fontMetrics()
-        x, middle = BAR.right() + 56, BAR.center().y()
+        left = BAR.right() + 56
+        x, middle = left, BAR.center().y()
         inks.fill(painter, QRectF(x, BAR.y() - 1, 16, 11), NOT_CAPTURED)
         text = tr("not judged") if levels.captured else tr("not captured in this trace")
         tone = self._theme.colors.muted if levels.captured else self._theme.colors.warn
         painter.setPen(QColor(tone))
         painter.drawText(QPointF(x + 22, middle + 4), text)
         x += 22 + metrics.horizontalAdvance(text) + 20
-        for state in STATES:
-            name = state_name(state)
-            if x + GLYPH + 6 + metrics.horizontalAdvance(name) > self.width():
-                break
-            draw_glyph(painter, state, x, middle - GLYPH / 2, inks.text)
+        named = [(state, state_name(state)) for state in STATES]
+        for state, name in (*named, (None, tr("underlined: changed in this step"))):
+            mark = 0 if state is None else GLYPH + 5
+            width = mark + metrics.horizontalAdvance(name)
+            if x + width > self.width() and x > left:
+                x, middle = left, middle + SECOND_LINE
+            if state is not None:
+                draw_glyph(painter, state, x, middle - GLYPH / 2, inks.text)
             painter.setPen(QPen(inks.muted))
-            painter.drawText(QPointF(x + GLYPH + 5, middle + 4), name)
-            x += GLYPH + 5 + metrics.horizontalAdvance(name) + 14
-        note = tr("underlined: changed in this step")
-        if x + metrics.horizontalAdvance(note) <= self.width():
-            painter.setPen(QPen(inks.muted))
-            painter.drawText(QPointF(x, middle + 4), note)
+            painter.drawText(QPointF(x + mark, middle + 4), name)
+            x += width + 14
 
 
 def tick_words(levels: Levels, tick: float) -> str:

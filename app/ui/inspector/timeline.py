@@ -27,7 +27,7 @@ NEAR = 5  # px from a mark within which the mouse means it
 
 class Timeline(StepPlot):
     """Marks above the track: wedge = edited, ring = taken back, cross = the block hit its cap,
-    square = stop token; a rule through the track = a block begins."""
+    square = stop token; two strokes = steps not recorded; a rule = a block begins."""
 
     def __init__(
         self, theme: Theme, model: InspectorModel, axes: AxisModel, parent: QWidget | None = None
@@ -95,6 +95,13 @@ class Timeline(StepPlot):
             painter.setPen(QPen(QColor(colors.bad), 1.6))
             painter.drawLine(QPointF(x - 3, y - 3), QPointF(x + 3, y + 3))
             painter.drawLine(QPointF(x - 3, y + 3), QPointF(x + 3, y - 3))
+        elif mark.kind is MarkKind.GAP:
+            begin, _ = axis.span(mark.step, self.width())
+            painter.setPen(QPen(QColor(colors.warn), 1.6))
+            for lean in (-1.5, 1.5):  # a broken track
+                painter.drawLine(
+                    QPointF(begin + lean - 2, TRACK + 6), QPointF(begin + lean + 2, TRACK - 6)
+                )
         else:
             painter.fillRect(QRectF(x - 3, y - 3, 6, 6), QColor(colors.ok))
 
@@ -132,4 +139,10 @@ class Timeline(StepPlot):
 
 
 # each kind of mark has a height of its own, so that two in one step are both seen
-LANES = {MarkKind.EDIT: 22.0, MarkKind.REMASK: 14.0, MarkKind.CAP: 6.0, MarkKind.STOP: 6.0}
+LANES = {
+    MarkKind.EDIT: 22.0,
+    MarkKind.REMASK: 14.0,
+    MarkKind.CAP: 6.0,
+    MarkKind.STOP: 6.0,
+    MarkKind.GAP: TRACK,
+}

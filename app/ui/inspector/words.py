@@ -47,6 +47,19 @@ def fill_name(fill: FillKey) -> str:
     }[fill]
 
 
+def capture_meaning(level: str) -> str:
+    """What a capture level keeps, and what it cost when bench/trace_levels.py measured it."""
+    if level == "top-k":
+        return tr(
+            "Also the 16 most likely tokens of every position, for the next answers. Measured on "
+            "the demo on a CPU: 6.9 % longer steps, 4.7 KB a step."
+        )
+    return tr(
+        "Tokens, states, confidence and entropy of every step, for the next answers. Measured on "
+        "the demo on a CPU: 1.0 % longer steps, 0.6 KB a step."
+    )
+
+
 def fill_meaning(fill: FillKey) -> str:
     return {
         "confidence": tr("Probability the model gave the token shown, at its last judged step."),
@@ -153,4 +166,5 @@ def mark_words(mark: Mark) -> str:
         MarkKind.REMASK: tr("{0} taken back").format(count),
         MarkKind.CAP: tr("the block ended with {0} open").format(count),
         MarkKind.STOP: tr("a stop token was accepted"),
+        MarkKind.GAP: tr("{0} steps before it were not recorded").format(count),
     }[mark.kind]

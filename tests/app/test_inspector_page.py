@@ -20,7 +20,7 @@ from app.models.inspector import Selection, Source
 from app.ui.inspector import file_menu
 from app.ui.inspector.inks import draw_glyph, inks_of
 from app.ui.inspector.page import InspectorPage
-from app.ui.inspector.words import moment_sentence
+from app.ui.inspector.words import moment_sentence, share
 from engine.fake import FakeScript
 from engine.trace import open_trace, save_trace
 from engine.types import TokenState
@@ -444,3 +444,12 @@ def test_a_trace_is_exported_off_the_gui_thread(
     qtbot.waitUntil(lambda: page.doing.text() == f"Saved kept.{kind}", timeout=8000)
     assert threads != [threading.main_thread()]
     assert target.stat().st_size > 100
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.5, "0.50"), (0.0, "0.00"), (1.0, "1.00"), (0.001, "<0.01"), (0.9999, ">0.99")],
+)
+def test_a_probability_that_is_not_certain_never_reads_as_if_it_were(value, text) -> None:
+    assert share(value) == text
+    assert share(float("nan")) == "–"

@@ -39,6 +39,7 @@ from engine.trace import Change
 from engine.trace.numbers import numbers_of
 from engine.types import DecodeSettings, TokenState
 
+TPF_WIDTH = 64  # px
 OFF = -0.01  # of the editing threshold: the value below the least says that editing is off
 
 
@@ -90,7 +91,9 @@ class ForkPanel(QFrame):
         header = self.tree.header()
         header.setStretchLastSection(False)
         header.setSectionResizeMode(0, QHeaderView.ResizeMode.Stretch)
-        header.setSectionResizeMode(1, QHeaderView.ResizeMode.ResizeToContents)
+        header.setSectionResizeMode(1, QHeaderView.ResizeMode.Fixed)
+        header.setMinimumSectionSize(TPF_WIDTH)
+        header.resizeSection(1, TPF_WIDTH)
         self.tree.itemActivated.connect(self._on_chosen)
         self.tree.itemClicked.connect(self._on_chosen)
         self._lay_out()

@@ -24,7 +24,7 @@ from app.models.inspector import InspectorModel, Selection
 from app.models.inspector_data import InspectorData, Moment
 from app.ui.inspector.inks import GLYPH, draw_glyph
 from app.ui.inspector.token_layout import shown
-from app.ui.inspector.words import moment_words, number, place_words, quoted, state_name
+from app.ui.inspector.words import moment_words, number, place_words, quoted, share, state_name
 from app.ui.theme import Shape, Size, Space, Theme, mixed, mono_font, ui_font
 from app.ui.tips import as_typed
 from engine.types import TokenState
@@ -133,7 +133,7 @@ class Candidates(QWidget):
         self.setFixedHeight(TOP_ROW * len(top))
         data = self._model.data
         if data is not None:
-            words = [f"{quoted(data, token)} {share:.3f}" for token, share in top]
+            words = [f"{quoted(data, token)} {share(p, 3)}" for token, p in top]
             self.setAccessibleName(self.tr("Candidates: {0}").format(", ".join(words)))
         self.update()
 
@@ -145,7 +145,7 @@ class Candidates(QWidget):
         painter = QPainter(self)
         painter.setFont(mono_font(Size.SMALL))
         left = 108
-        for index, (token, share) in enumerate(moment.top[:SHOWN_CANDIDATES]):
+        for index, (token, p) in enumerate(moment.top[:SHOWN_CANDIDATES]):
             y = index * TOP_ROW
             chosen = token == moment.token
             painter.setPen(QColor(colors.text if chosen else colors.muted))
@@ -160,10 +160,10 @@ class Candidates(QWidget):
                 QRectF(left, y + 5, width, 10), mixed(colors.line, colors.surface, 0.6)
             )
             painter.fillRect(
-                QRectF(left, y + 5, width * share, 10),
+                QRectF(left, y + 5, width * min(1.0, p), 10),
                 QColor(colors.accent if chosen else colors.masked),
             )
-            painter.drawText(QPointF(left + width + 8, y + 14), f"{share:.3f}")
+            painter.drawText(QPointF(left + width + 8, y + 14), share(p, 3))
         painter.end()
 
 
@@ -275,7 +275,19 @@ class History(QWidget):
         )
         left = int(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         painter.drawText(QRectF(56, y, width - 56 - numbers, ROW), left, text)
+        used = 56 + painter.fontMetrics().horizontalAdvance(text) + 10
+        rival = self._rival(data, moment)
+        if rival and used + painter.fontMetrics().horizontalAdvance(rival) < width - numbers:
+            painter.setPen(QColor(colors.muted))
+            painter.drawText(QRectF(used, y, width - numbers - used, ROW), left, rival)
         self._paint_numbers(painter, moment, QRectF(width - numbers, y, numbers - 4, ROW))
+
+    def _rival(self, data: InspectorData, moment: Moment) -> str:
+        """The likeliest candidate beside the token shown, with its probability."""
+        for token, p in moment.top or ():
+            if token != moment.token:
+                return self.tr("or {0} {1}").format(shown(data.text(token)), share(p))
+        return ""
 
     def _token_words(self, data: InspectorData, moment: Moment) -> str:
         if moment.state == TokenState.MASKED:
@@ -291,7 +303,7 @@ class History(QWidget):
         bar = QRectF(box.x(), box.center().y() + 6, 44, 2)
         painter.setPen(QColor(colors.text))
         flags = int(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        painter.drawText(QRectF(box.x(), box.y(), 44, ROW), flags, number(moment.confidence))
+        painter.drawText(QRectF(box.x(), box.y(), 44, ROW), flags, share(moment.confidence))
         painter.drawText(QRectF(box.x() + 50, box.y(), 46, ROW), flags, number(moment.entropy))
         if not math.isnan(moment.confidence):
             painter.fillRect(bar, QColor(colors.line))
@@ -328,7 +340,7 @@ def full_words(data: InspectorData, moment: Moment) -> str:
     """A moment with all its captured candidates, for a tooltip and the text view."""
     text = moment_words(data, moment)
     if moment.top:
-        shares = (f"{quoted(data, token)} {share:.3f}" for token, share in moment.top)
+        shares = (f"{quoted(data, token)} {share(p, 3)}" for token, p in moment.top)
         text += "\n" + "\n".join(shares)
     return text
 

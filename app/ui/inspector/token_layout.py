@@ -20,6 +20,8 @@ ELLIPSIS = "…"
 
 def shown(text: str) -> str:
     """A token's text on one line, with marks for what cannot be seen."""
+    if text and not text.strip(" "):
+        return "␣" * len(text)
     return text.replace("\r", "").replace("\n", "↵").replace("\t", "⇥")
 
 

@@ -24,7 +24,7 @@ from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QToolTip, QVBoxLayout
 from app.models.inspector import InspectorModel
 from app.models.inspector_why import WhyModel
 from app.ui.inspector.choice import Choice
-from app.ui.inspector.words import number, quoted
+from app.ui.inspector.words import quoted, share
 from app.ui.theme import Size, Space, Theme, ink_on, mono_font, ramp_color
 from app.ui.tips import as_typed
 from engine.trace.attribution import Attribution, Reach
@@ -132,7 +132,7 @@ class WhyPanel(QFrame):
         if data is None:
             return ""
         said = self.tr("{0} at position {1} had confidence {2} in step {3}.").format(
-            quoted(data, found.token), found.position, number(found.confidence), found.step + 1
+            quoted(data, found.token), found.position, share(found.confidence), found.step + 1
         )
         if not len(found.positions):
             return said + " " + self.tr("Nothing had been accepted before it here.")
@@ -216,9 +216,9 @@ class EffectStrip(QWidget):
         for x in range(width):
             painter.fillRect(QRectF(x, top, 1, 8), ramp_color("effect", x / (width - 1)))
         painter.setPen(QColor(self._theme.colors.muted))
-        for share, text in ((0.0, "−1"), (0.5, "0"), (1.0, "+1")):
+        for part, text in ((0.0, "−1"), (0.5, "0"), (1.0, "+1")):
             wide = painter.fontMetrics().horizontalAdvance(text)
-            painter.drawText(QPointF(min(share * width, width - wide), top + 20), text)
+            painter.drawText(QPointF(min(part * width, width - wide), top + 20), text)
 
     def _words(self, index: int) -> str:
         found, data = self._found, self._model.data

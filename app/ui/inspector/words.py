@@ -88,6 +88,14 @@ def number(value: float, digits: int = 2) -> str:
     return EN_DASH if math.isnan(value) else f"{value:.{digits}f}"
 
 
+def share(value: float, digits: int = 2) -> str:
+    """A probability. One that is not quite 0 or 1 never reads as if it were."""
+    text = number(value, digits)
+    if 0 < value < 1 and float(text) in (0.0, 1.0):
+        return f"<{10.0**-digits:.{digits}f}" if value < 0.5 else f">{1 - 10.0**-digits:.{digits}f}"
+    return text
+
+
 def seconds(value: float) -> str:
     """A time of a reply, with its unit."""
     return f"{value * 1000:,.1f} ms" if value < 1 else f"{value:,.3f} s"
@@ -139,7 +147,7 @@ def moment_words(data: InspectorData, moment: Moment) -> str:
     if math.isnan(moment.confidence):
         parts.append(tr("not judged"))
     else:
-        parts.append(tr("confidence {0}").format(number(moment.confidence)))
+        parts.append(tr("confidence {0}").format(share(moment.confidence)))
         parts.append(tr("entropy {0} nat").format(number(moment.entropy)))
     return ", ".join(parts)
 

@@ -6,7 +6,6 @@ Knows the kinds; how each judges is in its own module.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from engine.errors import RequestError
@@ -14,6 +13,7 @@ from trainer.data.skills import Example
 from trainer.data.task import Task
 from trainer.verify import verify_many
 from trainer.verify.verdict import RIGHT, Verdict
+from trainer.verify.verifier_spec import VerifierSpec
 
 
 class Verifier(Protocol):
@@ -25,14 +25,6 @@ class Verifier(Protocol):
     def check_many(self, tasks: Sequence[Task], replies: Sequence[str]) -> list[Verdict]:
         """One verdict a reply, in order."""
         ...
-
-
-@dataclass(frozen=True)
-class VerifierSpec:
-    """kind: a name of `KINDS`; options: of that kind, JSON-able."""
-
-    kind: str
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class DemoVerifier:

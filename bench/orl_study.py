@@ -142,7 +142,8 @@ def train_arm(
     """One arm and seed: trains, measures, writes `arm-seed.json`."""
     from trainer.orl.learner import Learner
     from trainer.orl.recipe import Recipe
-    from trainer.verify.registry import VerifierSpec, make_verifier
+    from trainer.verify.registry import make_verifier
+    from trainer.verify.verifier_spec import VerifierSpec
 
     record_file = out / f"{arm}-{seed}.json"
     if record_file.exists():

@@ -22,7 +22,8 @@ from trainer.orl.recipe import Recipe
 from trainer.orl.replay import Replay
 from trainer.orl.rollout import Roller
 from trainer.orl.student import Student
-from trainer.verify.registry import VerifierSpec, make_verifier
+from trainer.verify.registry import make_verifier
+from trainer.verify.verifier_spec import VerifierSpec
 
 DEMO = Path(__file__).parents[2] / "assets" / "demo"
 SMALL = Recipe(rollouts=4, rows=3, window=16, micro_blocks=48, max_new_tokens=64, floor=0.5)

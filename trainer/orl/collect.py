@@ -47,8 +47,7 @@ def collect(
 ) -> Collected:
     """tasks: one a reply, `recipe.group` of the same in a row.
 
-    Figures: accuracy (share of verified replies), tpf, share_of_ceiling, forwards and tokens (a
-    reply's mean), verified_tpf, taught, references.
+    Figures: those of `rollout_figures`, and how many replies and references teach.
     """
     texts = [student.text(reply.ids) for reply in replies]
     verdicts = verifier.check_many(tasks, texts)
@@ -72,7 +71,9 @@ def collect(
                 skills.append(task.skill)
     if recipe.balanced:
         balance(pieces, skills)
-    return Collected(pieces, _figures(replies, passed, pieces, references))
+    taught = sum(piece.taught for piece in pieces) - references
+    counts = {"taught": float(taught), "references": float(references)}
+    return Collected(pieces, {**rollout_figures(replies, passed), **counts})
 
 
 def _of_group(
@@ -140,9 +141,8 @@ def references_alone(student: Student, tasks: Sequence[Task], seed: tuple[int, .
     return Collected(pieces)
 
 
-def _figures(
-    replies: Sequence[Reply], passed: Sequence[bool], pieces: Sequence[Piece], references: int
-) -> dict[str, float]:
+def rollout_figures(replies: Sequence[Reply], passed: Sequence[bool]) -> dict[str, float]:
+    """accuracy, tpf, share_of_ceiling, forwards and tokens (a reply's mean), verified_tpf."""
     count = max(1, len(replies))
     tokens = sum(len(reply.ids) for reply in replies)
     forwards = sum(reply.forwards for reply in replies)
@@ -155,6 +155,4 @@ def _figures(
         "forwards": forwards / count,
         "tokens": tokens / count,
         "verified_tpf": sum(len(r.ids) for r in right) / max(1, sum(r.forwards for r in right)),
-        "taught": float(sum(piece.taught for piece in pieces) - references),
-        "references": float(references),
     }

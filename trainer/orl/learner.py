@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from engine.errors import RuntimeFailure
 from engine.types import DecodeSettings
 from trainer.data.task import Task
-from trainer.orl.collect import Collected, collect, references_alone
+from trainer.orl.collect import Collected, collect, references_alone, rollout_figures
 from trainer.orl.packing import pack
 from trainer.orl.recipe import Recipe
 from trainer.orl.replay import Replay
@@ -188,6 +189,31 @@ class Learner:
         prompts = [self.student.tokenizer.encode_chat(task.messages) for task in tasks]
         replies, _ = self.roller.run(prompts, [settings] * len(prompts), limit, record=False)
         return replies
+
+    def measure(self, tasks: Sequence[Task], settings: DecodeSettings) -> dict[str, Any]:
+        """Figures of the model as it is now on tasks, and two samples: accuracy, tpf,
+        share_of_ceiling, forwards, tokens."""
+        replies = self.evaluate(tasks, settings)
+        texts = [self.text(reply) for reply in replies]
+        verdicts = self.verifier.check_many(tasks, texts)
+        passed = [bool(verdict.ok) for verdict in verdicts]
+        wanted = ("accuracy", "tpf", "share_of_ceiling", "forwards", "tokens")
+        figures = rollout_figures(replies, passed)
+        samples = [
+            {"prompt": task.messages[-1].content, "reply": text, "passed": ok}
+            for task, text, ok in list(zip(tasks, texts, passed, strict=True))[:2]
+        ]
+        return {**{name: figures[name] for name in wanted}, "samples": samples}
+
+    @property
+    def settings(self) -> DecodeSettings:
+        """What measurements decode with: the checkpoint's own defaults."""
+        return self.student.spec.defaults
+
+    @property
+    def least_micro_batch(self) -> int:
+        """Blocks of the smallest forward: one window."""
+        return self.recipe.window
 
     def text(self, reply: Reply) -> str:
         """A reply's text without stop tokens."""

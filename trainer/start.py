@@ -1,0 +1,104 @@
+"""Puts a run together: data, verifier, learner, folder; and refuses what cannot train.
+
+Knows how the parts meet. Each part's rules are in its own module.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine.errors import RequestError
+from trainer.data.jsonl import load_tasks
+from trainer.events import TrainEvent
+from trainer.loop import Report, Run, Tasks, split_tasks, with_replay
+from trainer.orl.learner import Learner
+from trainer.run_dir import RunDir, file_hash
+from trainer.spec import TrainSpec
+from trainer.verify.registry import make_verifier
+
+
+def start(spec: TrainSpec, path: Path, report: Report | None = None) -> str:
+    """A new run in `path`. Returns how it ended; raises UnblurError."""
+    tasks, manifest = prepare(spec)
+    learner = make_learner(spec)
+    folder = RunDir.create(path, spec, manifest)
+    if manifest["bad_count"]:
+        text = f"{manifest['bad_count']} rows were left out. The first: {manifest['bad_rows'][0]}."
+        event = TrainEvent("notice", 0, {"text": text})
+        folder.append(event)
+        if report is not None:
+            report(event)
+    return Run(folder, learner, tasks, report).go()
+
+
+def resume(path: Path, report: Report | None = None) -> str:
+    """Goes on with a run that was cut or stopped. Raises RequestError `run.changed` when its data
+    or its base model are not what they were, `run.alive` when it is running."""
+    folder = RunDir.open(path)
+    spec, status = folder.spec, folder.status()
+    if status.state in ("running", "paused"):
+        raise RequestError(
+            "run.alive", f"This run is going on (process {status.pid}).", "Wait, or stop it first."
+        )
+    tasks, manifest = prepare(spec)
+    kept = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+    changed = [name for name in ("data", "base") if kept.get(name) != manifest[name]]
+    if changed:
+        raise RequestError(
+            "run.changed",
+            f"The {' and the '.join(changed)} of this run changed since it began.",
+            "Put them back, or start a new run.",
+        )
+    replay = folder.replay()
+    tasks = tasks if replay is None else with_replay(tasks, replay)
+    return Run(folder, make_learner(spec), tasks, report).go(resume=True)
+
+
+def make_learner(spec: TrainSpec) -> Learner:
+    """Loads the model. Raises CheckpointError, RequestError or RuntimeFailure."""
+    verifier = make_verifier(spec.verifier)
+    return Learner(Path(spec.model), spec.recipe, verifier, spec.seed, spec.updates, spec.device)
+
+
+def prepare(spec: TrainSpec) -> tuple[Tasks, dict[str, Any]]:
+    """The tasks of a spec, split, and the manifest of a run on them. Raises RequestError
+    `data.too_few` or as `load_tasks`."""
+    loaded = load_tasks(spec.data.files, spec.data.columns)
+    tasks = split_tasks(loaded.tasks, spec.data.validation, spec.seed)
+    if not tasks.train:
+        raise RequestError(
+            "data.too_few",
+            f"{len(loaded.tasks)} rows leave nothing to train on beside validation.",
+            "Give more rows, or a smaller validation share.",
+        )
+    manifest: dict[str, Any] = {
+        "created": time.time(),
+        "program": importlib.metadata.version("unblur"),
+        "torch": torch.__version__,
+        "machine": platform.platform(),
+        "base": {"path": str(Path(spec.model).resolve()), "hashes": _base_hashes(Path(spec.model))},
+        "data": {name: file_hash(Path(name)) for name in spec.data.files},
+        "rows": len(loaded.tasks),
+        "bad_rows": [str(row) for row in loaded.bad[:1000]],
+        "bad_count": len(loaded.bad),
+        "validation": len(tasks.valid),
+    }
+    return tasks, json.loads(json.dumps(manifest))
+
+
+def _base_hashes(folder: Path) -> dict[str, Any]:
+    """Enough to tell one model from another at once: the configuration's hash and sizes."""
+    config = folder / "config.json"
+    if not config.is_file():
+        raise RequestError(
+            "train.no_model", f"{folder} holds no model.", "Name a model folder to start from."
+        )
+    sizes = {p.name: p.stat().st_size for p in sorted(folder.glob("*.safetensors"))}
+    return {"config": file_hash(config), "sizes": sizes}

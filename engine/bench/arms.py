@@ -20,9 +20,9 @@ from engine.decoding.rules import RuleOptions
 from engine.errors import UnblurError
 from engine.hardware import LoopPath
 from engine.runtime.choice import LoopChoice, Runtime, choose_loop, make_runtime
-from engine.runtime.pieces import ReplyPieces
+from engine.types import Capture, CaptureLevel
 
-TOP = 16  # best tokens kept a position: what the kernel can
+TOP = Capture().top_k  # best tokens kept a position
 EAGER, PER_STEP, REPLY = "eager", "one graph per step", "whole reply"
 LIGHT, WITH_TOP = "whole reply, recorded", f"whole reply, recorded, top {TOP}"
 OTHER = {"uniform": "whole reply, the model's own routing", "own": "whole reply, uniform routing"}
@@ -49,25 +49,25 @@ class Place:
 
 @dataclass
 class Arm:
-    """record: steps leave a trace. few: one round of the longest script is enough, since its host
-    decides how long it takes."""
+    """level: what its steps leave in the trace. few: one round of the longest script is enough,
+    since its host decides how long it takes."""
 
     name: str
     runtime: Runtime
-    record: bool
+    level: CaptureLevel = "off"
     few: bool = False
     clocks: dict[int, Clocks] = field(default_factory=dict)
 
     def round(self, place: Place, scripts: Sequence[Script]) -> None:
         for script in scripts:
             into = self.clocks.setdefault(script.forwards, Clocks())
-            run_script(self.runtime, place.spec, script, place.context, self.record, into)
+            run_script(self.runtime, place.spec, script, place.context, self.level, into)
 
     def warm_up(self, place: Place) -> None:
         """Compiles and captures what its replies need, by one of them."""
         shortest = min(place.scripts, key=lambda script: script.forwards)
         script = Script(shortest.forwards, 2)
-        run_script(self.runtime, place.spec, script, place.context, self.record, Clocks())
+        run_script(self.runtime, place.spec, script, place.context, self.level, Clocks())
 
 
 @dataclass(frozen=True)
@@ -100,16 +100,12 @@ def _make(place: Place, routing: RoutingName) -> Arms:
     best = choose_loop(place.built.model.norm.weight.device)
     arms = Arms([], {})
 
-    def add(name: str, path: LoopPath, record: bool = False, few: bool = False) -> None:
+    def add(name: str, path: LoopPath, level: CaptureLevel = "off", few: bool = False) -> None:
         if _ORDER.index(path) > _ORDER.index(best.path):
             arms.missing[name] = best.reason
             return
         try:
-            runtime = make_runtime_of(place, path)
-            if name == WITH_TOP and not _keep_top(runtime.pieces):
-                arms.missing[name] = runtime.pieces.words
-                return
-            arm = Arm(name, runtime, record, few)
+            arm = Arm(name, make_runtime_of(place, path), level, few)
             arm.warm_up(place)
         except (RuntimeError, UnblurError) as error:  # the others can still be measured
             arms.missing[name] = f"It failed: {error}"
@@ -120,22 +116,13 @@ def _make(place: Place, routing: RoutingName) -> Arms:
         add(EAGER, "eager", few=True)
         add(PER_STEP, "one graph per step")
         add(REPLY, "one graph per reply")
-        add(LIGHT, "one graph per reply", record=True)
-        add(WITH_TOP, "one graph per reply", record=True)
+        add(LIGHT, "one graph per reply", level="light")
+        add(WITH_TOP, "one graph per reply", level="top-k")
     if place.spec.table.experts is not None:
         other: RoutingName = "own" if routing == "uniform" else "uniform"
         with routed(place.built.model, other, place.noise):
             add(OTHER[routing], "one graph per reply")
     return arms
-
-
-def _keep_top(pieces: ReplyPieces) -> bool:
-    if pieces.books is None:
-        return False
-    from engine.bench.top_k import TopJudge
-
-    pieces.books.judge = TopJudge(pieces, TOP)
-    return True
 
 
 def make_runtime_of(place: Place, path: LoopPath) -> Runtime:
@@ -165,5 +152,5 @@ def count_experts(place: Place, routing: RoutingName) -> ExpertCount:
     with routed(model, routing, place.noise), counting(model) as count:
         if place.spec.table.experts is not None:
             runtime = make_runtime_of(place, "eager")
-            run_script(runtime, place.spec, script, place.context, False, Clocks())
+            run_script(runtime, place.spec, script, place.context, "off", Clocks())
     return count

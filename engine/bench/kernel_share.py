@@ -46,7 +46,7 @@ def measure_kernels(place: Place, routing: RoutingName) -> KernelShare | None:
     device = place.built.model.norm.weight.device
     with routed(place.built.model, routing, place.noise):
         runtime = make_runtime_of(place, "eager")
-        run_script(runtime, place.spec, script, place.context, False, Clocks())
+        run_script(runtime, place.spec, script, place.context, "off", Clocks())
         row = script.row(place.spec, place.context)
         runtime.prefill([row])
         settle(device)

@@ -294,7 +294,7 @@ def _notes(rows: list[ArmRow]) -> list[str]:
         )
     if any(row.name == WITH_TOP for row in rows):
         notes.append(
-            "The best tokens are searched and kept on the device; the trace does not fetch them."
+            "The best tokens are searched on the device, kept in a ring and fetched from there."
         )
     return notes
 

@@ -17,7 +17,7 @@ from engine.bench.shapes import BenchSpec
 from engine.errors import RequestError, RuntimeFailure
 from engine.runtime.choice import Runtime
 from engine.runtime.rows import Row, StepMark
-from engine.types import DecodeSettings
+from engine.types import Capture, CaptureLevel, DecodeSettings
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,14 @@ class Script:
     forwards: int
     blocks: int
 
-    def row(self, spec: BenchSpec, context: int) -> Row:
+    def row(self, spec: BenchSpec, context: int, level: CaptureLevel = "light") -> Row:
         """A reply of whole blocks behind `context` tokens of prompt, which is whole blocks too."""
         length = spec.block_length
         prompt = [(7 * n + 3) % (spec.vocab_size - 8) for n in range(context)]
         settings = DecodeSettings(threshold=1.0, steps=self.forwards)
-        return Row(prompt, self.blocks * length, settings, length, frozenset(spec.stop_ids))
+        stops = frozenset(spec.stop_ids)
+        limit = self.blocks * length
+        return Row(prompt, limit, settings, length, stops, capture=Capture(level))
 
 
 @dataclass(frozen=True)
@@ -98,18 +100,24 @@ class Clocks:
 
 
 def run_script(
-    runtime: Runtime, spec: BenchSpec, script: Script, context: int, record: bool, into: Clocks
+    runtime: Runtime,
+    spec: BenchSpec,
+    script: Script,
+    context: int,
+    level: CaptureLevel,
+    into: Clocks,
 ) -> None:
-    """One reply. Raises RuntimeFailure `bench.unscripted` if it took other forwards than asked."""
+    """One reply, recorded at a level. Raises RuntimeFailure `bench.unscripted` if it took other
+    forwards than asked."""
     device = runtime.pieces.program.state.tokens.device
-    row = script.row(spec, context)
+    row = script.row(spec, context, level)
     begun = time.perf_counter()
     runtime.prefill([row])
     settle(device)
     ready, cpu = time.perf_counter(), time.process_time()
     marks: list[StepMark] = []
     first = 0.0
-    for mark in runtime.run([row], record=record):
+    for mark in runtime.run([row], record=level != "off"):
         if mark.block_done and not first:
             first = time.perf_counter()
         marks.append(mark)

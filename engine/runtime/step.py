@@ -188,7 +188,7 @@ class StepProgram:
             self.tap.note(state, self.carry)
         judgement = judge(logits, settings, state.positions, state.step, self.suppressed, steering)
         if self.watch is not None:
-            self.watch.note(logits)
+            self.watch.note(logits, None if settings.sampled else judgement.log_norm)
         taking = ~state.finished
         self.rule.apply(state, judgement, settings)
         if self.carry is not None:

@@ -141,10 +141,10 @@ def best_of(logits: Tensor, log_norm: Tensor, top: int) -> tuple[Tensor, Tensor]
     log_norm float32 [R] -> ids int32, probabilities float32 [R, top]. The reference of
     `engine.kernels.best`."""
     vocab = logits.shape[-1]
-    bits = (logits + 0.0).view(torch.int32).to(torch.int64)  # + 0.0: no negative zero
-    rising = torch.where(bits < 0, -(2**31) - bits - 1, bits)  # in the order of the numbers
-    ids = torch.arange(vocab, device=logits.device)
-    keys = rising * 2**32 + (vocab - ids)
+    bits = (logits + 0.0).view(torch.int32)  # + 0.0: no negative zero
+    rising = (bits >> 31).bitwise_and_(0x7FFFFFFF).bitwise_xor_(bits)  # in the numbers' order
+    below = torch.arange(vocab, 0, -1, device=logits.device)  # of equals the lower id is greater
+    keys = rising.to(torch.int64).mul_(2**32).add_(below)
     found = vocab - keys.topk(top, dim=-1).values.remainder(2**32)
     shares = (logits.gather(-1, found) - log_norm.unsqueeze(-1)).exp()
     return found.to(torch.int32), shares

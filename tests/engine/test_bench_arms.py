@@ -41,7 +41,6 @@ from engine.bench.reference import measure_reference, reference_step
 from engine.bench.replies import Clocks, Neighbours, Script, run_script
 from engine.bench.report import arm_row, table
 from engine.bench.shapes import shape_of
-from engine.bench.top_k import TopJudge
 from engine.errors import RuntimeFailure
 from engine.models.dense import Dense
 from engine.models.layers import Linear, MaskAttend
@@ -89,9 +88,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, one_launch: bool) -> None:
 def test_every_arm_gives_the_same_reply_in_the_scripted_forwards(on_stand_in: None) -> None:
     arms = measure_arms(place_of(built(), (Script(4, 3), Script(2, 3))), "uniform")
     names = [arm.name for arm in arms.there]
-    assert names == [EAGER, PER_STEP, REPLY, LIGHT, OTHER["uniform"]]
-    assert list(arms.missing) == [WITH_TOP]
-    assert "no kernels run here" in arms.missing[WITH_TOP]
+    assert names == [EAGER, PER_STEP, REPLY, LIGHT, WITH_TOP, OTHER["uniform"]]
+    assert arms.missing == {}
     assert arms.disagreeing == ()
     by_name = {arm.name: arm for arm in arms.there}
     rounds = {name: len(arm.clocks[4].replies) for name, arm in by_name.items()}
@@ -104,7 +102,7 @@ def test_every_arm_gives_the_same_reply_in_the_scripted_forwards(on_stand_in: No
     assert len(light.ids) == 24
     assert len(set(light.ids)) > 4  # replies that say one thing only would agree by themselves
     rows = [arm_row(a.name, a.clocks, [Neighbours.of(4.0, 8)], 8) for a in arms.there]
-    assert [row.direct for row in rows] == [True, True, False, True, False]
+    assert [row.direct for row in rows] == [True, True, False, True, True, False]
     assert all(row.tokens_s[4.0] > 0 for row in rows)
 
 
@@ -117,7 +115,7 @@ def test_an_arm_that_fails_leaves_the_others(
     monkeypatch.setattr(PerStepGraphRuntime, "_call", broken)
     arms = measure_arms(place_of(built(), (Script(2, 3),)), "uniform")
     assert arms.missing[PER_STEP] == "It failed: no such kernel"
-    assert [a.name for a in arms.there] == [EAGER, REPLY, LIGHT, OTHER["uniform"]]
+    assert [a.name for a in arms.there] == [EAGER, REPLY, LIGHT, WITH_TOP, OTHER["uniform"]]
 
 
 def test_a_cpu_has_the_eager_arm_and_says_why_no_other() -> None:
@@ -155,7 +153,7 @@ def test_a_reply_of_other_forwards_than_scripted_is_no_measurement() -> None:
     runtime = make_runtime_of(replace(place, built=replace(place.built, model=model)), "eager")
     runtime.pieces.program.rule.stop_ids = torch.tensor([0])  # pyright: ignore
     with pytest.raises(RuntimeFailure) as caught:
-        run_script(runtime, place.spec, Script(8, 3), 24, False, Clocks())
+        run_script(runtime, place.spec, Script(8, 3), 24, "off", Clocks())
     assert caught.value.code == "bench.unscripted"
 
 
@@ -172,25 +170,20 @@ def test_the_best_tokens_are_kept_of_every_step(monkeypatch: pytest.MonkeyPatch)
     stand_in(monkeypatch, one_launch=True)
     place = place_of(built())
     runtime = make_runtime_of(place, "one graph per reply")
-    judge = TopJudge(runtime.pieces, TOP)
-    assert runtime.pieces.books is not None
-    runtime.pieces.books.judge = judge
-    row = Script(4, 2).row(place.spec, 24)
+    row = Script(4, 2).row(place.spec, 24, "top-k")
     runtime.prefill([row])
     marks = list(runtime.run([row]))
     assert len(marks) == 8
-    for number, mark in enumerate(marks):
-        assert mark.step_taken is not None
-        ids = judge.ring[number, 0]
-        probabilities = judge.ring[number, 1].view(torch.float32)
-        assert ids.shape == (8, TOP)
-        assert bool((probabilities[:, :-1] >= probabilities[:, 1:]).all())
-        assert bool((probabilities.sum(-1) <= 1.0 + 1e-5).all())
-        drafts = torch.from_numpy(mark.step_taken.state.astype("int64")) == 1
-        guesses = torch.from_numpy(mark.step_taken.ids.astype("int64"))
-        masked = ids[:, 0] == place.spec.mask_token_id  # banned from guesses, not from the list
-        same = ids[:, 0].long() == guesses
-        assert bool((same | masked)[drafts].all())
+    for mark in marks:
+        step = mark.step_taken
+        assert step is not None
+        assert step.top_ids is not None
+        assert step.top_p is not None
+        assert step.top_ids.shape == (8, TOP)
+        assert (step.top_p[:, :-1] >= step.top_p[:, 1:]).all()
+        assert (step.top_p.sum(-1) <= 1.0 + 1e-5).all()
+        drafts = step.state == 1
+        assert (step.top_ids[:, 0] == step.ids)[drafts].all()
 
 
 def test_the_reference_step_accepts_one_token_and_is_timed() -> None:
@@ -287,8 +280,9 @@ def test_a_whole_run_reports_every_arm(on_stand_in: None) -> None:
     said: list[str] = []
     options = BenchOptions(context=24, tpf=(3.0,), rounds=1, reference_tokens=32)
     report = run_bench(shape_of("tiny"), CPU, options, "bench", said.append)
-    assert [row.name for row in report.arms] == [EAGER, PER_STEP, REPLY, LIGHT, OTHER["uniform"]]
-    assert list(report.missing) == [WITH_TOP, "autoregressive"]
+    names = [row.name for row in report.arms]
+    assert names == [EAGER, PER_STEP, REPLY, LIGHT, WITH_TOP, OTHER["uniform"]]
+    assert list(report.missing) == ["autoregressive"]
     assert report.arms[2].step is not None
     assert set(report.arms[2].block_ms) == {8, 3, 2}
     assert f"{LIGHT} over {REPLY}, time" in report.compared

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from PySide6.QtCore import QEvent, QEventLoop, QTimer
@@ -26,6 +27,7 @@ from app.models.lifecycle import Lifecycle
 from app.models.model_states import Looking, Scanning
 from app.models.snapshot import Snapshot
 from app.models.worker import load_real_engine
+from app.screenshots_inspector import INSPECTOR_STATES, Shown, show_answer
 from app.screenshots_models import show_downloads, show_library, store_for_pictures
 from app.ui.empty_state import PROMPTS
 from engine.errors import CheckpointError, RuntimeFailure
@@ -360,6 +362,24 @@ def _settings(app: QApplication, scratch: Path, appearance: str) -> Desktop:
     return desktop
 
 
+def _inspector_empty(app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    desktop = _desktop(app, scratch, FakeLoader(), appearance)
+    desktop.window.rail.choose("inspector")
+    _settle()
+    return desktop
+
+
+def _inspector(show: Shown | None, app: QApplication, scratch: Path, appearance: str) -> Desktop:
+    script = FakeScript(answers=ANSWERS, seconds_per_step=0.004, edits_per_block=2)
+    desktop = _ready(app, scratch, appearance, FakeLoader(script))
+    show_answer(desktop, _wait, PROMPTS[0])
+    _settle()
+    if show is not None:
+        show(desktop, _wait)
+        _settle()
+    return desktop
+
+
 STATES: dict[str, Callable[[QApplication, Path, str], Desktop]] = {
     "chat-empty": _empty,
     "chat-loading": _loading,
@@ -378,6 +398,8 @@ STATES: dict[str, Callable[[QApplication, Path, str], Desktop]] = {
     "models-offline": _models_offline,
     "models-downloads": _models_downloads,
     "settings": _settings,
+    "inspector-empty": _inspector_empty,
+    **{name: partial(_inspector, show) for name, show in INSPECTOR_STATES.items()},
 }
 
 

@@ -286,7 +286,7 @@ class History(QWidget):
         """The likeliest candidate beside the token shown, with its probability."""
         for token, p in moment.top or ():
             if token != moment.token:
-                return self.tr("or {0} {1}").format(shown(data.text(token)), share(p))
+                return f"({shown(data.text(token))} {share(p)})"
         return ""
 
     def _token_words(self, data: InspectorData, moment: Moment) -> str:

@@ -71,9 +71,11 @@ class ScaleBar(QWidget):
 
     def _paint_bar(self, painter: QPainter, inks: Inks, levels: Levels) -> None:
         width = round(BAR.width())
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing, False)  # no seams at 125 %
         for x in range(width):
             level = round(x / (width - 1) * (LEVELS - 1))
             painter.fillRect(QRectF(BAR.x() + x, BAR.y(), 1, BAR.height()), inks.fills[level])
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
         painter.setFont(mono_font(Size.SMALL))
         painter.setPen(inks.muted)
         metrics = painter.fontMetrics()
@@ -82,8 +84,10 @@ class ScaleBar(QWidget):
             painter.drawLine(QPointF(x, BAR.bottom()), QPointF(x, BAR.bottom() + 3))
             text = tick_words(levels, tick)
             wide = metrics.horizontalAdvance(text)
-            left = min(max(0.0, x - wide / 2), BAR.right() - wide + 40)
+            left = min(max(0.0, x - wide / 2), BAR.right() - wide + 4)
             painter.drawText(QPointF(left, BAR.bottom() + 15), text)
+        painter.setFont(ui_font(Size.SMALL))
+        painter.drawText(QPointF(BAR.right() + 8, BAR.center().y() + 4), unit_words(levels))
 
     def _paint_kinds(self, painter: QPainter, inks: Inks, levels: Levels) -> None:
         """A swatch and a name for each kind of difference."""
@@ -101,7 +105,7 @@ class ScaleBar(QWidget):
         """Hatching and the states' marks with their names, on two lines where one is too short."""
         painter.setFont(ui_font(Size.SMALL))
         metrics = painter.fontMetrics()
-        left = BAR.right() + 56
+        left = BAR.right() + 32 + metrics.horizontalAdvance(unit_words(levels))
         x, middle = left, BAR.center().y()
         inks.fill(painter, QRectF(x, BAR.y() - 1, 16, 11), NOT_CAPTURED)
         text = tr("not judged") if levels.captured else tr("not captured in this trace")
@@ -123,14 +127,16 @@ class ScaleBar(QWidget):
 
 
 def tick_words(levels: Levels, tick: float) -> str:
-    """A printed number of the scale; the last one with its unit and whether more shares its end."""
+    """A printed number of the scale; a plus where values above its end share the end."""
     text = f"{tick:.2f}".rstrip("0").rstrip(".") if tick % 1 else f"{tick:.0f}"
-    if tick != levels.scale.ticks[-1]:
-        return text
+    return text + "+" * (levels.scale.open and tick == levels.scale.ticks[-1])
+
+
+def unit_words(levels: Levels) -> str:
+    """What the scale's numbers are in, and what its end is."""
     if levels.fill == "entropy":
-        return f"{text} nat = ln V"
-    more = "+" if levels.scale.open else ""
-    return f"{text}{more} {levels.scale.unit}".strip()
+        return tr("nat, up to ln V")
+    return levels.scale.unit or fill_name(levels.fill).lower()
 
 
 def captured(levels: Levels) -> str:

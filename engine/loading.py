@@ -225,13 +225,41 @@ def _place_all(
     progress: _Progress,
     placer: KernelPlacer | None,
 ) -> None:
-    """In the model's order, which is the order tensors lie in a file: reading ahead pays."""
+    """In the order weights lie in the files, so that reading ahead pays. A mixture gets its kernels
+    as soon as both its router and its experts are there, whichever comes last."""
     if placement.device.type == "cuda":
         checkpoint.read_onto(placement.device)
-    for name, module in model.named_modules():
+    there = set[nn.Module]()
+    for name, module in _in_file_order(model, checkpoint):
         _place_module(name, module, checkpoint, placement, progress)
-        if placer is not None and isinstance(module, Experts):
-            placer.place(model.get_submodule(name.rpartition(".")[0]))
+        if placer is None or not isinstance(module, Experts | Router):
+            continue
+        there.add(module)
+        owner = model.get_submodule(name.rpartition(".")[0])
+        if all(part in there for part in owner.children() if isinstance(part, Experts | Router)):
+            placer.place(owner)
+
+
+def _in_file_order(model: AnyBackbone, checkpoint: Checkpoint) -> list[tuple[str, nn.Module]]:
+    """Every module that has weights of its own, with its name."""
+    found: list[tuple[tuple[str, int], str, nn.Module]] = []
+    for name, module in model.named_modules():
+        source = checkpoint.spec.checkpoint_name(name)
+        if isinstance(module, Experts):
+            found.append((checkpoint.position_of_experts(_layer_of(name)), name, module))
+        elif isinstance(module, Linear | nn.Embedding | Router):
+            found.append((checkpoint.position(source), name, module))
+        else:
+            parts = [f"{source}.{part}" for part, _ in module.named_parameters(recurse=False)]
+            if parts:
+                found.append((min(map(checkpoint.position, parts)), name, module))
+    found.sort(key=lambda item: item[0])
+    return [(name, module) for _, name, module in found]
+
+
+def _layer_of(name: str) -> int:
+    """The number in a module's name."""
+    return next(int(part) for part in name.split(".") if part.isdigit())
 
 
 def place_module(
@@ -257,8 +285,7 @@ def _place_module(
     elif isinstance(module, Router):
         _place_router(module, checkpoint, source, placement, progress)
     elif isinstance(module, Experts):
-        layer = next(int(part) for part in name.split(".") if part.isdigit())
-        _place_experts(module, checkpoint, layer, placement, progress)
+        _place_experts(module, checkpoint, _layer_of(name), placement, progress)
     else:
         for part, _ in list(module.named_parameters(recurse=False)):
             _place_vector(module, part, checkpoint, f"{source}.{part}", placement, progress)
@@ -326,6 +353,7 @@ def _place_router(
     shape = tuple(module.weight.shape)
     weight = _expanded(checkpoint, source, shape, placement, torch.float32)
     _set(module, "weight", weight, progress)
+    module.short = checkpoint.inventory.matrices[source].weight.dtype == "BF16"
     name = f"{source}.expert_bias"
     if name in checkpoint.inventory.tensors:
         bias = checkpoint.dense(name).to(torch.float32)

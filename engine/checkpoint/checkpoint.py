@@ -187,6 +187,21 @@ class Checkpoint:
             self._staged = None
         self._files.close()
 
+    def position(self, name: str) -> tuple[str, int]:
+        """File and byte at which a module's weight, or a tensor by its full name, begins: what is
+        read in this order is read ahead. KeyError for a name that is not there."""
+        stored = self.inventory.matrices.get(name)
+        entry = self._entry(name) if stored is None else stored.weight
+        return entry.file, entry.start
+
+    def position_of_experts(self, layer: int) -> tuple[str, int]:
+        """`position` of the first weight of a layer's routed experts."""
+        stack = self.inventory.stacks.get(layer)
+        if stack is not None:
+            return min((entry.file, entry.start) for entry in stack.values())
+        modules = (self.experts.module(layer, 0, part) for part in PROJECTIONS)
+        return min(map(self.position, modules))
+
     def dense(self, name: str) -> Tensor:
         """A tensor by its full name, in its stored dtype and in its own memory, which is the CPU's
         unless `read_onto` was called, as for all that follows. KeyError for a name

@@ -85,8 +85,14 @@ def _sort_into(out: Tensor, places: Sequence[_Place], raw: Tensor, first: int) -
         return
     step = steps.pop() if steps else size
     lying = raw.as_strided((len(places), size), (step, 1), starts[0])
-    index = torch.tensor([place.index for place in places], device=raw.device)
-    rows.index_copy_(0, index, lying)
+    rows.index_copy_(0, _index(places, raw.device), lying)
+
+
+def _index(places: Sequence[_Place], device: torch.device) -> Tensor:
+    """int64 [n]. Pinned on its way: from ordinary memory the copy would wait for the device."""
+    pinned = device.type == "cuda"
+    index = torch.tensor([place.index for place in places], pin_memory=pinned)
+    return index.to(device, non_blocking=True)
 
 
 def _rows_of_one(out: Tensor) -> Tensor:

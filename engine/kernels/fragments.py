@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -271,6 +272,7 @@ def decode_scales(encoded: Tensor) -> Tensor:
     return inverse[encoded.int()].view(torch.float8_e4m3fn)
 
 
+@lru_cache  # making it waits for the device, and every expert matrix asks for it
 def _scale_table(device: torch.device) -> Tensor:
     """uint8 [256]: encoding of each E4M3 byte. NaN and negative bytes cannot be scales and become
     0."""

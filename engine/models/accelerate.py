@@ -29,7 +29,7 @@ from engine.models.diffusion_gemma_layers import Attention as GemmaAttention
 from engine.models.diffusion_gemma_layers import DecoderLayer as GemmaLayer
 from engine.models.diffusion_gemma_layers import gelu_tanh
 from engine.models.diffusion_gemma_spec import DiffusionGemmaSpec
-from engine.models.experts import GatedMLP, Weights
+from engine.models.experts import GatedMLP, Router, Weights
 from engine.models.gemma_kernels import (
     GemmaExperts,
     GemmaMixture,
@@ -288,11 +288,16 @@ def _cuda_mixture(rule: RouteRule, hidden: int, inter: int) -> tuple[MixtureKern
 
 def _why_no_cuda(mlp: SparseMLP) -> str:
     """Why the CUDA C++ kernels cannot be used for a layer, "" where they can."""
-    why = _why_no_cuda_kernels()
-    weight = mlp.gate.weight
-    if not why and not torch.equal(weight.to(torch.bfloat16).to(weight.dtype), weight):
-        why = "the router's weights have more digits than bfloat16 holds"
-    return why
+    return _why_no_cuda_kernels() or _why_not_short(mlp.gate)
+
+
+def _why_not_short(router: Router) -> str:
+    """Why a router cannot be kept in bfloat16, "" where it can. Looks at the weight, which waits
+    for the device, only where the files did not say."""
+    weight = router.weight
+    if router.short or torch.equal(weight.to(torch.bfloat16).to(weight.dtype), weight):
+        return ""
+    return "the router's weights have more digits than bfloat16 holds"
 
 
 def _why_no_cuda_kernels() -> str:

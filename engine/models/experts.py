@@ -46,7 +46,10 @@ def block_pool_choice(scores: Tensor, block_length: int, capacity: int, top_k: i
 
 
 class Router(nn.Module):
-    """float32 sigmoid router with a selection-only bias (models.md 1.4)."""
+    """float32 sigmoid router with a selection-only bias (models.md 1.4).
+
+    short: the weight is known to hold no more digits than bfloat16 does.
+    """
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class Router(nn.Module):
         self.choose = choose
         self.scale = scale
         self.normalise = normalise
+        self.short = False
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x [N, H] -> expert ids int64 [N, K] and weights float32 [N, K] (bias changes the choice,

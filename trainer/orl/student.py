@@ -70,6 +70,9 @@ class Student:
         try:
             _check_trainable(checkpoint)
             self.packed_parts = _packed_parts(checkpoint)
+            self.packed_modules = tuple(
+                name for name, kept in checkpoint.inventory.matrices.items() if kept.form != "dense"
+            )
             family = family_of(checkpoint.family)
             self.tokenizer = ChatTokenizer.open(folder, family.template)
             self.placement = self._placement(checkpoint)

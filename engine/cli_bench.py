@@ -38,7 +38,7 @@ def run(argv: Sequence[str]) -> None:
     context = shape.prompt if options.context is None else options.context
     wanted = BenchOptions(
         context=context,
-        tpf=tuple(dict.fromkeys(options.tpf)),
+        tpf=tuple(dict.fromkeys(options.tpf or [shape.tpf])),
         routing=options.routing,
         all_nvfp4=options.all_nvfp4,
         reference_tokens=0 if options.no_reference else options.reference_tokens,
@@ -78,8 +78,8 @@ def _parser() -> argparse.ArgumentParser:
         "--tpf",
         type=float,
         nargs="+",
-        default=[8.5],
-        help="tokens per forward to give tok/s for, between two whole numbers of forwards a block",
+        help="tokens per forward to give tok/s for, between two whole numbers of forwards a block"
+        " (8.5 if omitted; 2 where a block has 4 tokens)",
     )
     parser.add_argument(
         "--routing",

@@ -22,13 +22,15 @@ BenchSpec = LLaDA2Spec | DenseSpec
 @dataclass(frozen=True)
 class Shape:
     """config: as in config.json. words: what it is, for a person. on_cpu: small enough to be
-    measured without a GPU. prompt: positions before the reply unless asked otherwise."""
+    measured without a GPU. prompt: positions before the reply unless asked otherwise. tpf: tokens
+    per forward unless asked otherwise, at most the block."""
 
     name: str
     words: str
     config: Config
     on_cpu: bool = False
     prompt: int = 1024
+    tpf: float = 8.5
 
     @property
     def spec(self) -> BenchSpec:
@@ -86,6 +88,7 @@ _QWEN3_4B: Config = {
     "max_position_embeddings": 32768,
     "block_size": 256,
 }
+_SDAR_4B: Config = _QWEN3_4B | {"tie_word_embeddings": False, "mask_token_id": 151669}
 _TINY: Config = {
     "model_type": "llada2_moe",
     "hidden_size": 32,
@@ -147,9 +150,33 @@ _MAKERS = {
     "qwen3-4b": lambda: Shape(
         "qwen3-4b", "Qwen3-4B denoising canvases of 256 tokens, masks for noise", _QWEN3_4B
     ),
+    "sdar-4b-block4": lambda: Shape(
+        "sdar-4b-block4",
+        "SDAR-4B, blocks of 4 as published",
+        _SDAR_4B | {"block_size": 4},
+        tpf=2.0,
+    ),
+    "sdar-4b-block32": lambda: Shape(
+        "sdar-4b-block32", "SDAR-4B with blocks of 32", _SDAR_4B | {"block_size": 32}
+    ),
     "demo": _demo,
     "tiny": lambda: Shape("tiny", "two layers of experts", _TINY, on_cpu=True, prompt=24),
     "tiny-dense": lambda: Shape("tiny-dense", "two layers", _TINY_DENSE, on_cpu=True, prompt=32),
+    "tiny-block4": lambda: Shape(
+        "tiny-block4",
+        "two layers, blocks of 4",
+        _TINY_DENSE | {"block_size": 4},
+        on_cpu=True,
+        prompt=32,
+        tpf=2.0,
+    ),
 }
-SHAPES = ("llada2.1-mini", "llada2.0-flash-layer", "qwen3-4b", "demo")
-SMALL = ("tiny", "tiny-dense")  # of the tests
+SHAPES = (
+    "llada2.1-mini",
+    "llada2.0-flash-layer",
+    "qwen3-4b",
+    "sdar-4b-block4",
+    "sdar-4b-block32",
+    "demo",
+)
+SMALL = ("tiny", "tiny-dense", "tiny-block4")  # of the tests

@@ -106,6 +106,17 @@ def test_every_arm_gives_the_same_reply_in_the_scripted_forwards(on_stand_in: No
     assert all(row.tokens_s[4.0] > 0 for row in rows)
 
 
+def test_blocks_of_four_have_every_arm(on_stand_in: None) -> None:
+    """SDAR's: shorter than any kernel's tile, and than the steps of a long script."""
+    shape = shape_of("tiny-block4")
+    scripts = (Script(4, 3), Script(2, 3))
+    arms = measure_arms(Place(built(shape.name), shape.spec, shape.prompt, scripts, 1), "own")
+    assert [arm.name for arm in arms.there][:5] == [EAGER, PER_STEP, REPLY, LIGHT, WITH_TOP]
+    assert arms.disagreeing == ()
+    wanted = [Neighbours.of(shape.tpf, 4)]
+    assert all(arm_row(a.name, a.clocks, wanted, 4).tokens_s[shape.tpf] > 0 for a in arms.there)
+
+
 def test_an_arm_that_fails_leaves_the_others(
     on_stand_in: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

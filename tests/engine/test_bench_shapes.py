@@ -57,6 +57,17 @@ def test_qwen3_is_the_published_model() -> None:
     assert spec.table.parameters == 4_022_468_096  # of Qwen/Qwen3-4B
 
 
+@pytest.mark.parametrize("block", [4, 32])
+def test_sdar_is_the_published_model(block: int) -> None:
+    shape = shape_of(f"sdar-4b-block{block}")
+    spec = shape.spec
+    assert isinstance(spec, DenseSpec)
+    assert (spec.block_length, spec.tie_word_embeddings, spec.qk_norm) == (block, False, True)
+    assert spec.mask_token_id == 151669
+    assert 2 * spec.table.parameters == 8_822_848_512  # bytes of JetLM/SDAR-4B-Chat's weights
+    assert 1 <= shape.tpf <= block
+
+
 def test_the_demo_shape_is_that_of_the_demo_that_ships() -> None:
     checkpoint = open_checkpoint(demo_folder())
     shipped = checkpoint.spec

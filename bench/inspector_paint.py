@@ -18,6 +18,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from app.desktop import Desktop, build, make_application
 from app.models.inspector import Source, trace_bytes
 from app.models.inspector_data import InspectorData
 from app.models.inspector_fills import FILL_KEYS
+from app.ui.main_window import MainWindow
 from engine.fake import FakeLoader
 from engine.trace import Trace, TraceHeader, open_trace, save_trace
 from engine.types import TokenState
@@ -90,6 +92,17 @@ def measure(frame: Callable[[int], None], frames: int = FRAMES) -> dict[str, flo
     return {name: round(value, 2) for name, value in found.items()}
 
 
+def grow(window: MainWindow, trace: Trace, frame: int) -> None:
+    """What the timer does while a reply is written: the trace as it was after so many steps."""
+    model, steps = window.inspector, 1000 + 4 * frame
+    arrays = {k: v[:steps] for k, v in vars(trace).items() if isinstance(v, np.ndarray)}
+    now = replace(trace, **arrays)
+    if frame == 0:
+        model.show(now, Source.LIVE, "large")
+    else:
+        model.extend(now)
+
+
 def phases(desktop: Desktop, trace: Trace) -> dict[str, dict[str, float]]:
     """Frames of everything that is done with a trace again and again."""
     window, model = desktop.window, desktop.window.inspector
@@ -112,6 +125,8 @@ def phases(desktop: Desktop, trace: Trace) -> dict[str, dict[str, float]]:
     page.axes.choose_block_only(True)
     found["play, one block large"] = measure(lambda i: model.select(step=600 + i))
     page.axes.choose_block_only(False)
+    found["live, 4 steps more a frame"] = measure(lambda i: grow(window, trace, i), 100)
+    model.show(trace, Source.FILE, "large.dntrace")
     found["another colour (not every frame)"] = measure(
         lambda i: model.choose_fill(FILL_KEYS[i % len(FILL_KEYS)]), 24
     )

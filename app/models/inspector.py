@@ -193,12 +193,17 @@ class InspectorModel(QObject):
         if taken is None:
             return
         self._seen, trace = taken
-        if self.source is not Source.LIVE or live.reply_id != self.reply_id:
+        again = self.data is not None and len(trace) < self.data.steps
+        if self.source is not Source.LIVE or live.reply_id != self.reply_id or again:
             words = self.tr("The answer being written"), self.tr("The last answer")
             source = Source.LIVE if self._writing else Source.ANSWER
             title = self._expected.get(live.reply_id, words[source is Source.ANSWER])
             self.show(trace, source, title, live.reply_id)
             return
+        self.extend(trace)
+
+    def extend(self, trace: Trace) -> None:
+        """The same reply with more steps than are shown: the selection goes along if it follows."""
         self._put(Indexed.of(trace))
         self.grown.emit()
         if self.follow:
@@ -292,6 +297,10 @@ class InspectorModel(QObject):
         """What happened in a step."""
         first = bisect_left(self.marks, step, key=_step_of)
         return self.marks[first : bisect_right(self.marks, step, key=_step_of)]
+
+    def marks_from(self, step: int) -> tuple[Mark, ...]:
+        """What happened in a step and in those after it."""
+        return self.marks[bisect_left(self.marks, step, key=_step_of) :]
 
     @property
     def moment(self) -> Moment | None:

@@ -83,6 +83,10 @@ class Mark:
     position: int
 
 
+# how a reply ends whose last block is as finished as it will ever be
+ENDED = ("stop_token", "length", "did_not_converge")
+
+
 def marks_of(data: InspectorData) -> tuple[Mark, ...]:
     """All marks, in the order of their steps."""
     marks = [Mark(MarkKind.BLOCK, s.first, s.block, s.begin) for s in data.segments]
@@ -98,7 +102,8 @@ def marks_of(data: InspectorData) -> tuple[Mark, ...]:
             marks.append(Mark(kind, step, count, begin + column))
     for step, missing in _gaps(data):
         marks.append(Mark(MarkKind.GAP, step, missing, data.segment_at(step).begin))
-    for segment in data.segments:
+    ended = data.trace.header.reason in ENDED
+    for segment in data.segments if ended else data.segments[:-1]:
         open_ = np.isin(data.trace.state[segment.last], (TokenState.MASKED, TokenState.DRAFT))
         if open_.any():
             column = int(open_.argmax())

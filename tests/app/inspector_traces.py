@@ -60,7 +60,12 @@ def small_trace() -> Trace:
             np.float32,
         ),
         header=TraceHeader(
-            model_name="small", vocab_size=10, stop_ids=(7,), block_length=4, pieces=PIECES
+            model_name="small",
+            vocab_size=10,
+            stop_ids=(7,),
+            block_length=4,
+            reason="length",
+            pieces=PIECES,
         ),
     )
 

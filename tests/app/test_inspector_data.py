@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -108,6 +109,14 @@ def test_marks_say_what_happened_where(data) -> None:
         Mark(MarkKind.CAP, 4, 2, 5),
         Mark(MarkKind.REMASK, 4, 1, 5),
     )
+
+
+def test_a_block_that_is_still_being_written_has_not_hit_its_cap() -> None:
+    trace = small_trace()
+    writing = replace(trace, header=replace(trace.header, reason=None))
+    kinds = {mark.kind for mark in marks_of(InspectorData(writing))}
+    assert MarkKind.CAP not in kinds
+    assert MarkKind.REMASK in kinds
 
 
 def test_steps_that_were_not_recorded_are_marked_and_not_made_up() -> None:

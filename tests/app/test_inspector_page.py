@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from inspector_traces import large_trace, small_trace
 from PySide6.QtCore import QMimeData, QPoint, QPointF, Qt, QUrl
@@ -22,7 +24,7 @@ from app.ui.inspector.inks import draw_glyph, inks_of
 from app.ui.inspector.page import InspectorPage
 from app.ui.inspector.words import moment_sentence, share
 from engine.fake import FakeScript
-from engine.trace import open_trace, save_trace
+from engine.trace import Trace, open_trace, save_trace
 from engine.types import TokenState
 
 Key = Qt.Key
@@ -359,6 +361,33 @@ def test_what_is_recorded_of_the_next_answers_is_chosen_and_kept(
     assert card.candidates.height() > 0
     window.inspector_page.fill.buttons["margin"].click()
     assert "did not capture" not in window.inspector_page.scale.accessibleDescription()
+
+
+@pytest.mark.parametrize("unit", ["steps", "seconds"])
+def test_a_picture_that_grew_is_the_one_drawn_at_once(page: InspectorPage, unit: str) -> None:
+    whole = large_trace(256, 100)
+
+    def after(steps: int) -> Trace:
+        arrays = {k: v[:steps] for k, v in vars(whole).items() if isinstance(v, np.ndarray)}
+        return replace(whole, **arrays)
+
+    page.unit.buttons[unit].click()
+    page._model.show(after(40), Source.LIVE, "live")
+    QApplication.processEvents()
+    for steps in range(41, 64):
+        page._model.extend(after(steps))
+        QApplication.processEvents()
+    for plot in (page.raster, page.curves, page.timeline):
+        grown = plot.picture(plot.axis()).toImage()
+        plot.redraw()
+        fresh = plot.picture(plot.axis()).toImage()
+        different = sum(
+            grown.pixel(x, y) != fresh.pixel(x, y)
+            for x in range(grown.width())
+            for y in range(0, grown.height(), 3)
+        )
+        assert different <= 0.002 * grown.width() * grown.height() / 3, plot.objectName()
+    assert page._model.selection.step == 62
 
 
 def test_the_page_follows_the_reply_being_written(open_window, qtbot: QtBot) -> None:

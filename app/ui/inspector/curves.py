@@ -102,6 +102,7 @@ class CurvesView(StepPlot):
         """keys: of the lanes to show."""
         super().__init__(theme, model, axes, parent)
         self.setObjectName("curves")
+        self._tops: tuple[float, ...] = ()
         self._lanes = tuple(lane for lane in lanes() if lane.key in keys)
         names = ", ".join(lane.name for lane in self._lanes)
         self.setAccessibleName(self.tr("Curves: {0}").format(names))
@@ -122,15 +123,33 @@ class CurvesView(StepPlot):
 
     # the picture
 
-    def draw(self, painter: QPainter, axis: StepAxis) -> None:
+    def draw(self, painter: QPainter, axis: StepAxis, first: int) -> None:
         curves, data = self._model.curves, self._model.data
         assert curves is not None
         assert data is not None
         last = min(axis.last, data.steps - 1)
+        self._tops = self._ceilings(axis, curves, last)
         for index, lane in enumerate(self._lanes):
-            self._draw_lane(painter, axis, self._box(index), lane, curves, last)
+            top = self._tops[index]
+            self._draw_lane(painter, axis, self._box(index), lane, curves, (first, last), top)
         self._draw_blocks(painter, axis)
         self._draw_times(painter, axis, curves, last)
+
+    def keeps(self, axis: StepAxis) -> bool:
+        """Unless a lane's upper end has to rise."""
+        curves, data = self._model.curves, self._model.data
+        if curves is None or data is None:
+            return False
+        return self._tops == self._ceilings(axis, curves, min(axis.last, data.steps - 1))
+
+    def _ceilings(self, axis: StepAxis, curves: Curves, last: int) -> tuple[float, ...]:
+        """The upper end of each lane."""
+        part = slice(axis.first, last + 1)
+        return tuple(
+            lane.top
+            or _ceiling(lane.main(curves)[part], lane.other(curves)[part] if lane.other else None)
+            for lane in self._lanes
+        )
 
     def _draw_lane(
         self,
@@ -139,12 +158,14 @@ class CurvesView(StepPlot):
         box: QRectF,
         lane: Lane,
         curves: Curves,
-        last: int,
+        steps: tuple[int, int],
+        top: float,
     ) -> None:
+        """steps: the first and the last to draw."""
         colors = self._theme.colors
-        main = lane.main(curves)[axis.first : last + 1]
-        other = lane.other(curves)[axis.first : last + 1] if lane.other else None
-        top = lane.top or _ceiling(main, other)
+        first, last = steps
+        main = lane.main(curves)[first : last + 1]
+        other = lane.other(curves)[first : last + 1] if lane.other else None
         painter.setPen(QPen(QColor(colors.line), 1))
         painter.drawLine(box.bottomLeft(), box.bottomRight())
         painter.setFont(mono_font(Size.SMALL))
@@ -154,15 +175,14 @@ class CurvesView(StepPlot):
         if box.height() > 2 * (Size.SMALL + 4):
             left.moveBottom(box.bottom() + 3)
             painter.drawText(left, int(Qt.AlignmentFlag.AlignRight), "0")
-        xs = axis.edge_xs(self.width())[: last - axis.first + 2]
-        columns = round(box.width())
+        xs = axis.edge_xs(self.width())[first - axis.first : last - axis.first + 2]
         if lane.bars:
-            _draw_bars(painter, box, xs, main / top, QColor(colors.masked), columns)
+            _draw_bars(painter, box, xs, main / top, QColor(colors.masked))
         else:
-            _draw_line(painter, box, xs, main / top, QColor(colors.accent), columns)
+            _draw_line(painter, box, xs, main / top, QColor(colors.accent))
         if other is not None:
             ink = QColor(colors.text if lane.bars else colors.draft)
-            _draw_dots(painter, box, xs, other / top, ink, columns)
+            _draw_dots(painter, box, xs, other / top, ink)
 
     def _draw_blocks(self, painter: QPainter, axis: StepAxis) -> None:
         data = self._model.data
@@ -229,23 +249,21 @@ def _scale_number(value: float) -> str:
     return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
-def _thin(xs: Numbers, values: Numbers, columns: int) -> tuple[Numbers, Numbers, Numbers]:
+def _thin(xs: Numbers, values: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """(x, lowest, highest), at most one entry a pixel column: nothing that was extreme is lost."""
     middles = (xs[:-1] + xs[1:]) / 2
-    if len(values) <= columns:
+    starts = np.flatnonzero(np.diff(np.floor(middles), prepend=-1.0))
+    if len(starts) == len(values):
         return middles, values, values
-    starts = np.unique((np.arange(columns) * len(values)) // columns)
     low = np.fmin.reduceat(values, starts)
-    return middles[starts], low, np.fmax.reduceat(values, starts)
+    return np.floor(middles[starts]) + 0.5, low, np.fmax.reduceat(values, starts)
 
 
-def _draw_line(
-    painter: QPainter, box: QRectF, xs: Numbers, shares: Numbers, ink: QColor, columns: int
-) -> None:
+def _draw_line(painter: QPainter, box: QRectF, xs: Numbers, shares: Numbers, ink: QColor) -> None:
     painter.setPen(QPen(ink, 1.5))
     painter.setBrush(Qt.BrushStyle.NoBrush)
     points = QPolygonF()
-    for x, low, high in zip(*(part.tolist() for part in _thin(xs, shares, columns)), strict=True):
+    for x, low, high in zip(*(part.tolist() for part in _thin(xs, shares)), strict=True):
         if low != low:  # a gap
             _flush(painter, points)
             points = QPolygonF()
@@ -263,22 +281,18 @@ def _flush(painter: QPainter, points: QPolygonF) -> None:
         painter.drawPolyline(points)
 
 
-def _draw_dots(
-    painter: QPainter, box: QRectF, xs: Numbers, shares: Numbers, ink: QColor, columns: int
-) -> None:
+def _draw_dots(painter: QPainter, box: QRectF, xs: Numbers, shares: Numbers, ink: QColor) -> None:
     painter.setPen(QPen(ink, 2.4, Qt.PenStyle.SolidLine, Qt.PenCapStyle.RoundCap))
     points = QPolygonF()
-    for x, low, high in zip(*(part.tolist() for part in _thin(xs, shares, columns)), strict=True):
+    for x, low, high in zip(*(part.tolist() for part in _thin(xs, shares)), strict=True):
         for value in (low,) if low == high else (low, high):
             if value == value:
                 points.append(QPointF(x, box.bottom() - value * box.height()))
     painter.drawPoints(points)
 
 
-def _draw_bars(
-    painter: QPainter, box: QRectF, xs: Numbers, shares: Numbers, ink: QColor, columns: int
-) -> None:
-    middles, _, high = _thin(xs, shares, columns)
+def _draw_bars(painter: QPainter, box: QRectF, xs: Numbers, shares: Numbers, ink: QColor) -> None:
+    middles, _, high = _thin(xs, shares)
     width = max(1.0, (xs[-1] - xs[0]) / max(1, len(middles)) - 1)
     for x, value in zip(middles.tolist(), high.tolist(), strict=True):
         if value == value and value > 0:

@@ -28,6 +28,7 @@ from app.ui.inspector.axis import StepAxis, Unit
 from app.ui.theme import Theme
 
 STRIP = 9  # px on each side of the playhead that its mark may cover
+REDRAWN = 2  # of the steps that were there before
 ROOM = 64  # steps of room beyond those of a reply that is being written, at least
 
 
@@ -109,6 +110,7 @@ class StepPlot(QWidget):
         self._model = model
         self._axes = axes
         self._picture: QPixmap | None = None
+        self._drawn = 0  # steps that the picture holds
         axes.changed.connect(self.redraw)
         model.trace_changed.connect(self.redraw)
         model.grown.connect(self.on_grown)
@@ -117,9 +119,14 @@ class StepPlot(QWidget):
 
     # for the kinds of plots
 
-    def draw(self, painter: QPainter, axis: StepAxis) -> None:
-        """Draws everything that does not depend on the selection."""
+    def draw(self, painter: QPainter, axis: StepAxis, first: int) -> None:
+        """Draws everything that does not depend on the selection; of the steps, those from `first`
+        on."""
         raise NotImplementedError
+
+    def keeps(self, axis: StepAxis) -> bool:
+        """Whether the picture's older steps look as before, now that the reply has more."""
+        return True
 
     def draw_over(self, painter: QPainter, axis: StepAxis) -> None:
         """Draws what depends on the selection, beside the playhead."""
@@ -127,9 +134,24 @@ class StepPlot(QWidget):
     def axis(self) -> StepAxis | None:
         return self._axes.axis
 
+    @Slot()
     def on_grown(self) -> None:
-        """The reply has more steps."""
-        self.redraw()
+        """The reply has more steps: they are added to the picture, and the last ones again."""
+        axis, data, picture = self.axis(), self._model.data, self._picture
+        if axis is None or data is None or picture is None or not self.keeps(axis):
+            self.redraw()
+            return
+        first = max(axis.first, min(self._drawn - REDRAWN, axis.last))
+        left = math.floor(axis.span(first, self.width())[0])
+        beyond = QRect(left, 0, self.width() - left, self.height())
+        painter = QPainter(picture)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        painter.setClipRect(beyond)
+        painter.fillRect(beyond, QColor(self._theme.colors.window))
+        self.draw(painter, axis, max(axis.first, first - 1))
+        painter.end()
+        self._drawn = data.steps
+        self.update(beyond)
 
     def strips(self, selection: Selection, axis: StepAxis) -> list[QRect]:
         """What to paint again when the selection comes or goes."""
@@ -187,9 +209,10 @@ class StepPlot(QWidget):
             picture.fill(QColor(self._theme.colors.window))
             painter = QPainter(picture)
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-            self.draw(painter, axis)
+            self.draw(painter, axis, axis.first)
             painter.end()
             self._picture = picture
+            self._drawn = self._model.data.steps if self._model.data else 0
         return self._picture
 
     def _draw_playhead(self, painter: QPainter, axis: StepAxis) -> None:

@@ -51,11 +51,12 @@ class Raster(StepPlot):
         self._levels = None
         super().resizeEvent(event)  # type: ignore[arg-type]
 
-    def on_grown(self) -> None:
-        """The image keeps its columns; those of the new steps are filled in."""
-        if self.positions_in_sight() != self._span:
-            self._levels = None
-        super().redraw()
+    def keeps(self, axis: StepAxis) -> bool:
+        """The image keeps its columns, unless a new block makes every row thinner."""
+        if self.positions_in_sight() == self._span:
+            return True
+        self._levels = None
+        return False
 
     def positions_in_sight(self) -> tuple[int, int]:
         """First position, and one past the last."""
@@ -121,10 +122,10 @@ class Raster(StepPlot):
 
     # drawing
 
-    def draw(self, painter: QPainter, axis: StepAxis) -> None:
+    def draw(self, painter: QPainter, axis: StepAxis, first: int) -> None:
         painter.drawImage(QPointF(GUTTER_LEFT, TOP), self._image(axis))
         self._draw_rules(painter, axis)
-        self._draw_front(painter, axis)
+        self._draw_front(painter, axis, first)
         painter.setPen(QPen(QColor(self._theme.colors.line), 1))
         painter.setBrush(Qt.BrushStyle.NoBrush)
         painter.drawRect(self._plot().adjusted(-0.5, -0.5, 0.5, 0.5))
@@ -165,7 +166,7 @@ class Raster(StepPlot):
                 text = f"{data.first_position + segment.begin:,}"
                 painter.drawText(box, int(Qt.AlignmentFlag.AlignRight), text)
 
-    def _draw_front(self, painter: QPainter, axis: StepAxis) -> None:
+    def _draw_front(self, painter: QPainter, axis: StepAxis, begin: int) -> None:
         """A stair along the first open position: all above it is accepted. Dark on light, so that
         it is seen on every colour."""
         data, front = self._model.data, self._model.front
@@ -180,7 +181,7 @@ class Raster(StepPlot):
         )
         ys = (TOP + share * self._plot_height()).tolist()
         points = QPolygonF()
-        for index in range(0, count, thin):
+        for index in range((begin - axis.first) // thin * thin, count, thin):
             points.append(QPointF(xs[index], ys[index]))
             points.append(QPointF(xs[min(index + thin, count)], ys[index]))
         painter.setBrush(Qt.BrushStyle.NoBrush)

@@ -40,7 +40,7 @@ class Timeline(StepPlot):
     def axis(self) -> StepAxis | None:
         return self._axes.whole
 
-    def draw(self, painter: QPainter, axis: StepAxis) -> None:
+    def draw(self, painter: QPainter, axis: StepAxis, first: int) -> None:
         data = self._model.data
         assert data is not None
         colors = self._theme.colors
@@ -53,7 +53,7 @@ class Timeline(StepPlot):
         painter.drawRoundedRect(QRectF(left, TRACK - 3, end - left, 6), 3, 3)
         if self._axes.block_only and self._axes.axis is not None:
             self._draw_bracket(painter, axis, self._axes.axis)
-        for mark in self._model.marks:
+        for mark in self._model.marks_from(first):
             self._draw_mark(painter, axis, mark)
         painter.setFont(mono_font(Size.SMALL))
         painter.setPen(QColor(colors.muted))

@@ -17,6 +17,7 @@ DISTRIBUTION = {
     "huggingface_hub": "huggingface-hub",
     "cuda": "cuda-bindings",
     "PIL": "pillow",
+    "math_verify": "math-verify",
 }
 
 

@@ -33,16 +33,18 @@ def same(a: Any, b: Any) -> bool:
     return a == b
 
 
+def strict_json(text: str) -> Any:
+    """A JSON value as the standard has it: no key twice, no NaN. Raises ValueError or
+    RecursionError."""
+    return json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+
+
 def check_json(check: dict[str, Any], reply: str) -> Verdict:
     """check: {"value": JSON value}."""
     text = reply.strip()
     fenced = _FENCE.match(text)
     try:
-        found = json.loads(
-            fenced.group(1) if fenced else text,
-            object_pairs_hook=_no_duplicates,
-            parse_constant=_no_constant,
-        )
+        found = strict_json(fenced.group(1) if fenced else text)
     except (ValueError, RecursionError) as error:
         return wrong(f"not JSON: {error}")
     return RIGHT if same(found, check["value"]) else wrong("the JSON differs from the sentence")

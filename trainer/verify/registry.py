@@ -1,18 +1,27 @@
 """Verifiers by kind: from a spec, as it stands in a run's file, to something that judges replies.
 
-Knows the kinds; how each judges is in its own module.
+Knows the kinds and what people call them; how each judges is in its own module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from engine.errors import RequestError
 from trainer.data.skills import Example
 from trainer.data.task import Task
-from trainer.verify import verify_many
-from trainer.verify.verdict import RIGHT, Verdict
+from trainer.strict_json import read
+from trainer.verify import CHECKS, verify_many
+from trainer.verify.exact_number import ExactNumber, NumberOptions
+from trainer.verify.json_schema import JsonSchema, SchemaOptions
+from trainer.verify.maths import MathOptions, Maths
+from trainer.verify.own_function import FunctionOptions, OwnFunction
+from trainer.verify.pattern import PatternMatch, PatternOptions
+from trainer.verify.similarity import TextAgreement, TextOptions
+from trainer.verify.unit_tests import UnitTestOptions, UnitTests
+from trainer.verify.verdict import RIGHT, Verdict, wrong
 from trainer.verify.verifier_spec import VerifierSpec
 
 
@@ -27,17 +36,30 @@ class Verifier(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class NoOptions:
+    """There is nothing to choose."""
+
+
 class DemoVerifier:
     """The built-in skills' own checks (`Task.check` is an example's)."""
 
     labels = True
 
+    def __init__(self, options: NoOptions) -> None:
+        pass
+
     def check_many(self, tasks: Sequence[Task], replies: Sequence[str]) -> list[Verdict]:
+        known = [n for n, task in enumerate(tasks) if task.check.get("kind") in CHECKS]
         examples = [
             Example(task.skill, task.id, "", task.reference or "", dict(task.check), False)
-            for task in tasks
+            for task in (tasks[n] for n in known)
         ]
-        return verify_many(examples, replies)
+        verdicts = [wrong("the row is none of the built-in skills")] * len(tasks)
+        judged = verify_many(examples, [replies[n] for n in known])
+        for n, verdict in zip(known, judged, strict=True):
+            verdicts[n] = verdict
+        return verdicts
 
 
 class AcceptAll:
@@ -45,23 +67,95 @@ class AcceptAll:
 
     labels = False
 
+    def __init__(self, options: NoOptions) -> None:
+        pass
+
     def check_many(self, tasks: Sequence[Task], replies: Sequence[str]) -> list[Verdict]:
         return [RIGHT for _ in replies]
 
 
-KINDS: dict[str, Callable[[Mapping[str, Any]], Verifier]] = {
-    "demo": lambda options: DemoVerifier(),
-    "accept_all": lambda options: AcceptAll(),
+@dataclass(frozen=True)
+class Kind:
+    """title and summary: for people. options: a dataclass, whose docstring explains its fields.
+    make: takes them. reference: judges against the row's own answer."""
+
+    title: str
+    summary: str
+    options: type[Any]
+    make: Callable[[Any], Verifier]
+    reference: bool = False
+
+
+KINDS: dict[str, Kind] = {
+    "number": Kind(
+        "Exact number",
+        "The number a reply ends with must be the one the row's answer ends with.",
+        NumberOptions,
+        ExactNumber,
+        reference=True,
+    ),
+    "math": Kind(
+        "Mathematics",
+        "The boxed result must equal the row's, symbolically: 1/2, 0.5 and 2/4 are the same.",
+        MathOptions,
+        Maths,
+        reference=True,
+    ),
+    "unit_tests": Kind(
+        "Python tests",
+        "The row's tests are run on the reply's code, locked away from this machine.",
+        UnitTestOptions,
+        UnitTests,
+    ),
+    "pattern": Kind(
+        "Regular expression",
+        "The reply must match a pattern.",
+        PatternOptions,
+        PatternMatch,
+    ),
+    "json_schema": Kind(
+        "JSON of a given shape",
+        "The reply must be JSON that a JSON Schema allows. What it says is not checked.",
+        SchemaOptions,
+        JsonSchema,
+    ),
+    "text": Kind(
+        "Text like the row's answer",
+        "The reply must be the row's answer, exactly or with most of its words in their order.",
+        TextOptions,
+        TextAgreement,
+        reference=True,
+    ),
+    "function": Kind(
+        "My own Python function",
+        "check(reply, reference, prompt, row) in a file of yours, locked away from this machine.",
+        FunctionOptions,
+        OwnFunction,
+    ),
+    "accept_all": Kind(
+        "Accept everything (speed only)",
+        "Nothing is checked: self-distillation. The model learns to say faster what it says "
+        "anyway, right or wrong.",
+        NoOptions,
+        AcceptAll,
+    ),
+    "demo": Kind(
+        "Built-in skills",
+        "The checks of the demo model's own skills; for rows that come from them.",
+        NoOptions,
+        DemoVerifier,
+    ),
 }
 
 
 def make_verifier(spec: VerifierSpec) -> Verifier:
-    """Raises RequestError `verifier.kind` for a kind there is not."""
-    make = KINDS.get(spec.kind)
-    if make is None:
+    """Raises RequestError `verifier.kind` for a kind there is not, `spec.field` for an option that
+    is unknown or of another type, and what the kind's own class raises."""
+    kind = KINDS.get(spec.kind)
+    if kind is None:
         raise RequestError(
             "verifier.kind",
             f"There is no verifier {spec.kind!r:.40}; there are {', '.join(sorted(KINDS))}.",
             "Choose one of these.",
         )
-    return make(spec.options)
+    return kind.make(read(kind.options, spec.options, f"verifier {spec.kind}"))

@@ -24,6 +24,12 @@ from engine.errors import UnblurError
 from trainer.verify.seccomp import MACHINES
 
 WORKER = Path(__file__).with_name("sandbox_worker.py")
+# What code inside may import (the worker holds them ready; nothing else can be opened).
+MODULES = (
+    *("abc", "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "enum"),
+    *("fractions", "functools", "heapq", "itertools", "json", "math", "operator", "random", "re"),
+    *("statistics", "string", "textwrap", "time", "typing", "unicodedata"),
+)
 SLACK_SECONDS = 5.0  # how much longer than the time limit a worker may stay silent
 
 
@@ -50,14 +56,16 @@ class RunResult:
 class _Worker:
     """One worker process and its pipes; started when first used, started again when it dies."""
 
-    def __init__(self) -> None:
+    def __init__(self, judge: Path | None) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._command = [sys.executable, "-I", *(["-S"] if judge is None else []), str(WORKER)]
+        self._command += [] if judge is None else [str(judge)]
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(WORKER)],
+                self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -96,12 +104,18 @@ class _Worker:
 
 
 class Sandbox:
-    """A pool of workers. `run` may be called from several threads at once.
+    """A pool of workers. `run` may be called from several threads at once. judge: path of a trusted
+    module whose functions run inside, too (`run_judge`).
 
     Raises SandboxError (`sandbox.unsupported`, `sandbox.open`) where runs would be unprotected.
     """
 
-    def __init__(self, workers: int | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        workers: int | None = None,
+        limits: Limits | None = None,
+        judge: Path | None = None,
+    ) -> None:
         if not sys.platform.startswith("linux") or platform.machine() not in MACHINES:
             raise SandboxError(
                 "sandbox.unsupported",
@@ -111,7 +125,7 @@ class Sandbox:
             )
         self.size = workers or min(16, os.cpu_count() or 1)
         self.limits = limits or Limits()
-        self._all = [_Worker() for _ in range(self.size)]
+        self._all = [_Worker(judge) for _ in range(self.size)]
         self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
         for worker in self._all:
             self._idle.put(worker)
@@ -131,6 +145,13 @@ class Sandbox:
 
     def run(self, code: str, function: str, calls: list[list[Any]]) -> RunResult:
         """Calls `function` of `code` with each argument list, all in one fresh process."""
+        return self._ask(code, function, calls)
+
+    def run_judge(self, function: str, calls: list[list[Any]]) -> RunResult:
+        """The same with a function of the trusted module this pool was made with."""
+        return self._ask(None, function, calls)
+
+    def _ask(self, code: str | None, function: str, calls: list[list[Any]]) -> RunResult:
         request = {
             "code": code,
             "function": function,
@@ -156,15 +177,16 @@ class Sandbox:
         self.close()
 
 
-_shared: Sandbox | None = None
+_shared: dict[tuple[Limits, Path | None], Sandbox] = {}
 _shared_lock = threading.Lock()
 
 
-def shared_sandbox() -> Sandbox:
-    """The process-wide pool, made on first use; its workers end with this process."""
-    global _shared
+def shared_sandbox(limits: Limits | None = None, judge: Path | None = None) -> Sandbox:
+    """The process-wide pool for these limits and this judge, made on first use; its workers end
+    with this process."""
+    key = (limits or Limits(), judge)
     with _shared_lock:
-        if _shared is None:
-            _shared = Sandbox()
-            atexit.register(_shared.close)
-        return _shared
+        if key not in _shared:
+            _shared[key] = Sandbox(limits=key[0], judge=judge)
+            atexit.register(_shared[key].close)
+        return _shared[key]

@@ -3,33 +3,55 @@
 Runs as a script with the standard library only (`python -I -S sandbox_worker.py`), so that it is
 small and starts fast. A request is one JSON line on stdin, its result one JSON line on stdout. It
 knows a function's arguments but never the expected results, so that no code can claim them.
+
+`python -I sandbox_worker.py judge.py` also loads a trusted module of ours and the libraries it
+needs, before any lock; a request without code calls that module's functions.
 """
 
 from __future__ import annotations
 
+import abc
 import bisect
 import collections
+import copy
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
 import functools
 import gc
 import heapq
+import importlib.util
 import itertools
 import json
 import math
+import operator
 import os
+import random
 import re
 import resource
 import select
 import signal
+import statistics
 import string
 import sys
+import textwrap
 import time
+import typing
+import unicodedata
+from types import ModuleType
 from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import seccomp  # pyright: ignore[reportMissingImports]  # beside this script, by path
 
 # Imported before the lock, since nothing can be imported after it.
-PRELOADED = (bisect, collections, functools, heapq, itertools, json, math, re, string)
+PRELOADED = (
+    *(abc, bisect, collections, copy, dataclasses, datetime, decimal, enum, fractions, functools),
+    *(heapq, itertools, json, math, operator, random, re, statistics, string, textwrap, time),
+    *(typing, unicodedata),
+)
 LARGEST_RESULT = 1 << 20  # bytes
 RESULT = 3  # the child's only descriptor
 LARGEST_DESCRIPTOR = 64  # a worker holds fewer than ten
@@ -52,12 +74,16 @@ def plain(value: Any, depth: int = 0) -> Any:
     raise TypeError(f"a result of type {kind.__name__}")
 
 
-def run_code(code: str, function: str, calls: list[list[Any]]) -> dict[str, Any]:
-    """Results of the calls in order; stops at the first that fails."""
-    space: dict[str, Any] = {"__name__": "reply"}
+def run_code(
+    code: str | None, function: str, calls: list[list[Any]], judge: ModuleType | None
+) -> dict[str, Any]:
+    """Results of the calls in order; stops at the first that fails. code: None = the judge's
+    functions are called."""
+    space: dict[str, Any] = {"__name__": "reply"} if code is not None else vars(judge)
     results: list[Any] = []
     try:
-        exec(compile(code, "<reply>", "exec"), space)
+        if code is not None:
+            exec(compile(code, "<reply>", "exec"), space)
         for arguments in calls:
             results.append(plain(space[function](*arguments)))
     except BaseException as error:  # noqa: BLE001  (foreign code may raise anything)
@@ -74,7 +100,7 @@ def limit(seconds: float, memory: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def child(request: dict[str, Any], pipe: int, lock: seccomp.Lock) -> None:
+def child(request: dict[str, Any], pipe: int, lock: seccomp.Lock, judge: ModuleType | None) -> None:
     """Runs one request and leaves; never returns."""
     try:
         os.dup2(pipe, RESULT)
@@ -83,7 +109,7 @@ def child(request: dict[str, Any], pipe: int, lock: seccomp.Lock) -> None:
         sys.stdin = sys.stdout = sys.stderr = None  # print() says nothing
         limit(request["seconds"], request["memory"])
         lock.close()
-        outcome = run_code(request["code"], request["function"], request["calls"])
+        outcome = run_code(request["code"], request["function"], request["calls"], judge)
         os.write(RESULT, json.dumps(outcome).encode())
     finally:
         os._exit(0)
@@ -104,13 +130,13 @@ def collect(pipe: int, seconds: float) -> bytes | None:
     return None
 
 
-def serve(request: dict[str, Any], lock: seccomp.Lock) -> dict[str, Any]:
+def serve(request: dict[str, Any], lock: seccomp.Lock, judge: ModuleType | None) -> dict[str, Any]:
     """Forks, waits within the time limit, kills what is left."""
     reading, writing = os.pipe()
     process = os.fork()
     if process == 0:
         os.close(reading)
-        child(request, writing, lock)
+        child(request, writing, lock, judge)
     os.close(writing)
     received = collect(reading, request["seconds"])
     os.close(reading)
@@ -125,11 +151,22 @@ def serve(request: dict[str, Any], lock: seccomp.Lock) -> dict[str, Any]:
         return {"results": [], "error": "NoResult: the process ended without a result"}
 
 
+def load(path: str) -> ModuleType:
+    """A trusted module by its path."""
+    spec = importlib.util.spec_from_file_location("judge", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def main() -> None:
     lock = seccomp.Lock(RESULT)
+    judge = load(sys.argv[1]) if len(sys.argv) > 1 else None
     gc.freeze()  # a child then copies fewer pages
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(serve(json.loads(line), lock)) + "\n")
+        sys.stdout.write(json.dumps(serve(json.loads(line), lock, judge)) + "\n")
         sys.stdout.flush()
 
 

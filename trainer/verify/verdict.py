@@ -13,8 +13,9 @@ class Verdict:
     reason: str = ""
 
 
-RIGHT = Verdict(True)
-
-
 def wrong(reason: str) -> Verdict:
     return Verdict(False, reason)
+
+
+RIGHT = Verdict(True)
+NO_REFERENCE = wrong("the row has no answer to compare with")

@@ -17,8 +17,9 @@ FORBIDDEN = {
     "app.backend": (*WIDGETS, "app.models", "app.ui"),
     "app.models": (*WIDGETS, "app.ui"),
 }
-# What the window may know of training: the request and the events, never the loop.
-TRAINER_SEAM = ("trainer.spec", "trainer.events")
+# What the window may know of training: the request, the events, a run's folder, and how data is
+# read and checked; never the loop, a learner or torch.
+TRAINER_SEAM = ("trainer.spec", "trainer.events", "trainer.run_dir", "trainer.data")
 
 
 def forbidden_imports(package: str, forbidden: tuple[str, ...]) -> list[str]:

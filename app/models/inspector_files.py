@@ -19,6 +19,7 @@ from app.models.inspector import Indexed, InspectorModel, Source
 from engine.trace import EXTENSION, Trace, TraceError, open_trace, save_trace
 
 CLOSE_SECONDS = 10.0
+MOST_POSITIONS = 2**17  # laying them out must not hold the window up
 Writer = Callable[[Trace, Path], object]
 
 
@@ -104,6 +105,14 @@ def opened_trace(path: Path) -> Trace:
             "trace.empty",
             f"{path.name} holds no step.",
             "Record the answer again, and save it after its first step.",
+        )
+    positions = int(trace.block_start[-1] - trace.block_start[0]) + trace.ids.shape[1]
+    if positions > MOST_POSITIONS:
+        raise TraceError(
+            "trace.too_long_to_show",
+            f"{path.name} holds {positions:,} positions; the window shows up to "
+            f"{MOST_POSITIONS:,}.",
+            "Look at it in the terminal: unblur trace show FILE.",
         )
     return trace
 

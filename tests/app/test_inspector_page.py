@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import json
-import threading
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from inspector_traces import large_trace, small_trace
-from PySide6.QtCore import QMimeData, QPoint, QPointF, Qt, QUrl
-from PySide6.QtGui import QColor, QDragEnterEvent, QDropEvent, QImage, QPainter
+from PySide6.QtCore import QPoint, Qt
+from PySide6.QtGui import QColor, QImage, QPainter
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QApplication, QFileDialog, QLabel, QWidget
+from PySide6.QtWidgets import QApplication, QLabel, QWidget
 from pytestqt.qtbot import QtBot
 
 from app.backend.files import AppFolders
-from app.backend.trace_export import FORMATS, ExportFormat, export_trace
 from app.models.inspector import Selection, Source
-from app.ui.inspector import file_menu
 from app.ui.inspector.inks import draw_glyph, inks_of
 from app.ui.inspector.page import InspectorPage
 from app.ui.inspector.words import moment_sentence, share
 from engine.fake import FakeScript
-from engine.trace import Trace, open_trace, save_trace
+from engine.trace import Trace
 from engine.types import TokenState
 
 Key = Qt.Key
@@ -265,79 +261,6 @@ def test_a_tooltip_sentence_says_what_is_under_the_mouse(page: InspectorPage) ->
     assert "not judged" in moment_sentence(page._model, 7, 4)
 
 
-# files
-
-
-def drop(window, path: Path) -> None:
-    mime = QMimeData()
-    mime.setUrls([QUrl.fromLocalFile(str(path))])
-    args = (Qt.DropAction.CopyAction, mime, Qt.MouseButton.LeftButton, Qt.KeyboardModifier(0))
-    enter = QDragEnterEvent(QPoint(9, 9), *args)
-    QApplication.sendEvent(window, enter)
-    if enter.isAccepted():
-        QApplication.sendEvent(window, QDropEvent(QPointF(9, 9), *args))
-
-
-def test_a_dropped_trace_opens_without_a_model(open_window, qtbot: QtBot, tmp_path: Path) -> None:
-    window = open_window(loaded=False).window
-    save_trace(small_trace(), tmp_path / "ä trace.dntrace")
-    drop(window, tmp_path / "ä trace.dntrace")
-    qtbot.waitUntil(lambda: window.inspector.data is not None, timeout=3000)
-    assert window.inspector_page.isVisible()
-    assert window.inspector_page.title.text() == "ä trace.dntrace"
-    assert window.inspector.data.steps == 5
-
-
-def test_something_else_is_not_taken(open_window, tmp_path: Path) -> None:
-    window = open_window(loaded=False).window
-    drop(window, tmp_path / "picture.png")
-    assert window.chat_page.isVisible()
-
-
-def test_a_damaged_file_is_a_card_and_what_was_shown_stays(
-    page: InspectorPage, qtbot: QtBot, tmp_path: Path
-) -> None:
-    whole = tmp_path / "whole.dntrace"
-    save_trace(small_trace(), whole)
-    cut = tmp_path / "cut.dntrace"
-    cut.write_bytes(whole.read_bytes()[:-70])
-    page.window().open_trace(str(cut))
-    qtbot.waitUntil(page.problem.isVisible, timeout=3000)
-    assert page.problem.code.text() == "trace.truncated"
-    assert page.title.text() == "small.dntrace"
-    page.window().open_trace(str(whole))
-    qtbot.waitUntil(lambda: page.title.text() == "whole.dntrace", timeout=3000)
-    assert not page.problem.isVisible()
-
-
-def test_the_last_file_asked_for_is_the_one_shown(
-    page: InspectorPage, qtbot: QtBot, tmp_path: Path
-) -> None:
-    for name in ("a", "b", "c"):
-        save_trace(small_trace(), tmp_path / f"{name}.dntrace")
-        page.window().open_trace(str(tmp_path / f"{name}.dntrace"))
-    qtbot.waitUntil(lambda: page.title.text() == "c.dntrace", timeout=3000)
-
-
-def test_a_trace_is_saved_where_the_dialog_says(
-    page: InspectorPage, qtbot: QtBot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = tmp_path / "kept.dntrace"
-    monkeypatch.setattr(QFileDialog, "exec", lambda _self: 1)
-    monkeypatch.setattr(QFileDialog, "selectedFiles", lambda _self: [str(target)])
-    page.file_menu.save_action.trigger()
-    qtbot.waitUntil(lambda: page.doing.text() == "Saved kept.dntrace", timeout=3000)
-    assert open_trace(target).ids.tolist() == small_trace().ids.tolist()
-
-
-def test_a_trace_that_cannot_be_saved_says_so(
-    page: InspectorPage, qtbot: QtBot, tmp_path: Path
-) -> None:
-    page._files.save(tmp_path / "no folder" / "kept.dntrace")
-    qtbot.waitUntil(page.problem.isVisible, timeout=3000)
-    assert page.problem.code.text() == "trace.not_written"
-
-
 # live
 
 
@@ -448,31 +371,6 @@ def test_the_page_in_words_is_worked_by_the_same_keys(page: InspectorPage) -> No
     assert page.twin.textCursor().blockNumber() == 1
     QTest.keyClick(page.twin, Key.Key_W)
     assert page.canvas.isVisible()
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-def test_a_trace_is_exported_off_the_gui_thread(
-    page: InspectorPage,
-    qtbot: QtBot,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: ExportFormat,
-) -> None:
-    target = tmp_path / f"kept.{kind}"
-    target.write_bytes(b"older")
-    threads = []
-
-    def export(*args: object) -> object:
-        threads.append(threading.current_thread())
-        return export_trace(*args)
-
-    monkeypatch.setattr(file_menu, "export_trace", export)
-    monkeypatch.setattr(QFileDialog, "exec", lambda _self: 1)
-    monkeypatch.setattr(QFileDialog, "selectedFiles", lambda _self: [str(target)])
-    page.file_menu.export_actions[kind].trigger()
-    qtbot.waitUntil(lambda: page.doing.text() == f"Saved kept.{kind}", timeout=8000)
-    assert threads != [threading.main_thread()]
-    assert target.stat().st_size > 100
 
 
 @pytest.mark.parametrize(

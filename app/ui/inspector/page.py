@@ -33,6 +33,7 @@ from app.ui.error_card import ErrorCard
 from app.ui.inspector.choice import Choice
 from app.ui.inspector.compare_panel import ComparePanel
 from app.ui.inspector.curves import CurvesView
+from app.ui.inspector.elided import ElidedLabel
 from app.ui.inspector.file_menu import FileMenu
 from app.ui.inspector.fork_panel import ForkPanel
 from app.ui.inspector.numbers_panel import NumbersPanel
@@ -92,15 +93,12 @@ class InspectorPage(QWidget):
         )
         self.twin = TextTwin(model, self)
         self.transport = Transport(theme, model, self)
-        self.title = QLabel(self)
+        self.title = ElidedLabel(360, self)
         self.title.setProperty("tone", "strong")
-        self.title.setTextFormat(Qt.TextFormat.PlainText)
-        self.facts = QLabel(self)
+        self.facts = ElidedLabel(900, self)
         self.facts.setProperty("tone", "small")
-        self.facts.setTextFormat(Qt.TextFormat.PlainText)
-        self.doing = QLabel(self)
+        self.doing = ElidedLabel(200, self)
         self.doing.setProperty("tone", "small")
-        self.doing.setTextFormat(Qt.TextFormat.PlainText)
         self.file_menu = FileMenu(theme, model, files, self)
         self.words = QPushButton(self.tr("In words"), self)
         self.words.setProperty("kind", "tab")
@@ -284,12 +282,12 @@ class InspectorPage(QWidget):
 
     @Slot()
     def _refresh_doing(self) -> None:
-        self.doing.setText(self._files.doing)
+        self.doing.say(self._files.doing)
 
     @Slot(str)
     def _say_written(self, path: str) -> None:
         self.problem.hide()
-        self.doing.setText(self.tr("Saved {0}").format(Path(path).name))
+        self.doing.say(self.tr("Saved {0}").format(Path(path).name))
         self.doing.setToolTip(as_typed(path))
 
     @property
@@ -319,8 +317,8 @@ class InspectorPage(QWidget):
         self.fill.mark(self._model.fill)
         self.fill.buttons["difference"].setVisible(self._model.difference is not None)
         self.words.setVisible(data is not None)
-        self.title.setText(self._model.title if data else self.tr("Inspector"))
-        self.facts.setText(self._facts() if data else "")
+        self.title.say(self._model.title if data else self.tr("Inspector"))
+        self.facts.say(self._facts() if data else "")
 
     def _facts(self) -> str:
         """What is shown, in one line."""

@@ -16,10 +16,13 @@ GAP = 2.0
 LINE = 32.0  # px from line to line
 CELL = 28.0  # px, a cell's height
 ELLIPSIS = "…"
+LONGEST = 48  # characters of one token that are shown
 
 
 def shown(text: str) -> str:
     """A token's text on one line, with marks for what cannot be seen."""
+    if len(text) > LONGEST:
+        text = text[:LONGEST] + ELLIPSIS
     if text and not text.strip(" "):
         return "␣" * len(text)
     return text.replace("\r", "").replace("\n", "↵").replace("\t", "⇥")

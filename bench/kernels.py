@@ -4,8 +4,10 @@ milliseconds and TB/s.
 Knows how to run the sections (each a child process, so that a fault or a hang costs one section)
 and how to print their results. What is measured is in kernels_*.py beside this.
 
-Usage: PYTHONPATH=. python3 bench/kernels.py [--out DIR] [--sections rest,moe,step] [--limit
+Usage: PYTHONPATH=. python3 bench/kernels.py [--out DIR] [--sections rest,moe,step,next] [--limit
 SECONDS]
+
+`next` is what is written but not in use, and not among the usual sections.
 """
 
 from __future__ import annotations
@@ -19,13 +21,27 @@ import time
 from pathlib import Path
 
 SECTIONS = ("rest", "moe", "step")
+NEXT = (  # a process each: see kernels_next.py
+    "next: attention",
+    "next: products bf16",
+    "next: products nvfp4",
+    "next: router",
+    "next: ring 11",
+    "next: ring 7",
+    "next: ring 2 chunks",
+)
 Row = dict[str, object]
+
+
+def rows_of(section: str, out: Path) -> Path:
+    """Where a section leaves its rows."""
+    return out / f"kernels_{section.replace(': ', '_').replace(' ', '_')}.jsonl"
 
 
 def run_section(name: str, out: Path, limit: float) -> list[Row]:
     """Runs one section in a child; its rows are kept line by line, so a killed child loses only
     what was not done."""
-    path = out / f"kernels_{name}.jsonl"
+    path = rows_of(name, out)
     path.unlink(missing_ok=True)
     command = [sys.executable, __file__, "--child", name, "--out", str(out)]
     began = time.perf_counter()
@@ -74,10 +90,11 @@ def main() -> int:
     if options.child:
         from kernels_measure import Recorder, run_child
 
-        run_child(options.child, Recorder(options.child, options.out))
+        run_child(options.child, Recorder(options.child, rows_of(options.child, options.out)))
         return 0
     rows: list[Row] = []
-    for name in options.sections.split(","):
+    asked = options.sections.split(",")
+    for name in [part for group in asked for part in (NEXT if group == "next" else (group,))]:
         rows += run_section(name, options.out, options.limit)
     (options.out / "kernels.json").write_text(json.dumps(rows, indent=1))
     (options.out / "kernels.txt").write_text(table(rows, every_check=True))

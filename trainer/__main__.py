@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from engine.errors import UnblurError
-from trainer import cli_run
+from trainer import cli_export, cli_run
 
 
 def parser() -> argparse.ArgumentParser:
@@ -14,6 +14,7 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m trainer", description="Train a model with ORL.")
     commands = p.add_subparsers(required=True, metavar="COMMAND")
     cli_run.add_arguments(commands)
+    cli_export.add_arguments(commands)
     return p
 
 

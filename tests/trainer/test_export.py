@@ -13,11 +13,14 @@ from engine.checkpoint import open_checkpoint
 from engine.engine import load_engine
 from engine.errors import CheckpointError, RequestError
 from engine.types import Message
+from trainer.cli_export import export
 from trainer.data.skills import generate_examples
 from trainer.data.task import Task
 from trainer.export import load_adapter, write_adapter, write_merged, write_nvfp4
 from trainer.orl.learner import Learner
 from trainer.orl.recipe import Recipe
+from trainer.run_dir import RunDir
+from trainer.spec import DataSpec, TrainSpec
 from trainer.verify.registry import make_verifier
 from trainer.verify.verifier_spec import VerifierSpec
 
@@ -114,3 +117,21 @@ def test_nothing_is_written_over(taught: Learner, tmp_path: Path) -> None:
         with pytest.raises(RequestError, match=r"export\.exists"):
             write(taught.student, tmp_path / "m")
     assert list((tmp_path / "m").iterdir()) == []
+
+
+def test_a_run_is_exported_with_a_card_that_says_what_got_worse(tmp_path: Path) -> None:
+    spec = TrainSpec(
+        str(DEMO), DataSpec(("x.jsonl",)), VerifierSpec("demo"), RECIPE, 4, device="cpu"
+    )
+    run = RunDir.create(tmp_path / "run", spec, {"data": {"x.jsonl": "ab12"}, "rows": 9})
+    with pytest.raises(RequestError, match=r"export\.nothing"):
+        export(run, "adapter", tmp_path / "a")
+    learner = _learner()
+    figures = {"accuracy": 0.5, "tpf": 4.0, "forwards": 3.0}
+    meta = {"update": 2, "start": figures, "best": {**figures, "accuracy": 0.4, "tpf": 8.0}}
+    run.save(2, learner.state_dict(), meta)
+    export(run, "adapter", tmp_path / "a")
+    card = (tmp_path / "a" / "README.md").read_text(encoding="utf-8")
+    assert "Fewer answers are right." in card
+    assert "ab12" in card
+    assert (tmp_path / "a" / "adapter.safetensors").exists()

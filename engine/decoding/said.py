@@ -72,8 +72,8 @@ class Judge(Protocol):
 
 
 class KernelJudge:
-    """`Judge` in two launches: one pass over the logits. Filters and bans of a person take the
-    torch reference, which a step that needs them is captured with."""
+    """`Judge` in two launches: one pass over the logits. Filters take the torch reference, which a
+    step that needs them is captured with."""
 
     def __init__(
         self, batch: int, length: int, suppressed: int | None, device: torch.device
@@ -96,10 +96,14 @@ class KernelJudge:
         ahead: bool = False,
     ) -> Said:
         batch, length, vocab = logits.shape
-        if settings.filtered or steering is not None:
-            positions = start + torch.arange(length, device=logits.device)
+        positions = start + torch.arange(length, device=logits.device)
+        if settings.filtered:
             said = judge(logits, settings, positions, step, self.suppressed, steering)
             return Said.of(said, canvas)
+        banned = self._banned
+        if steering is not None:
+            more = steering.banned_at(positions, step).to(torch.int32)
+            banned = torch.cat((banned, more), dim=-1)
         verdict = self._verdicts[ahead]
         inputs = RowInputs(
             settings.temperature.view(-1),
@@ -107,7 +111,7 @@ class KernelJudge:
             start.view(-1),
             step.view(-1),
             canvas,
-            self._banned,
+            banned,
         )
         rows = logits.reshape(-1, vocab)
         workspace = self._workspace(rows, settings.sampled)

@@ -170,25 +170,41 @@ class SteeringState:
         self._place(state, mask_id, hold)
 
     def _place(self, state: BlockState, mask_id: int, hold: bool) -> None:
-        positions, steps, tokens = self.placed
-        due = (steps == state.step) & ~state.finished
-        here = (positions.unsqueeze(-1) == state.positions.unsqueeze(1)) & due.unsqueeze(-1)
-        taken = (here & (tokens == TAKEN_BACK).unsqueeze(-1)).any(1)
-        put = torch.where(here, tokens.unsqueeze(-1), _UNUSED).amax(1)
+        put, taken = self._placed_at(state.positions, state.step)
+        put, taken = put.masked_fill(state.finished, _UNUSED), taken & ~state.finished
         state.tokens.copy_(torch.where(put >= 0, put, state.tokens).masked_fill(taken, mask_id))
         state.prompt.logical_and_(~taken)
         if hold:
             state.prompt.logical_or_(put >= 0)
 
-    def forbid(self, logits: Tensor, positions: Tensor, step: Tensor) -> None:
-        """Sets the logits of banned tokens to -inf in place: logits float32 [B, L, V], positions
-        int64 [B, L], step int64 [B, 1]."""
+    def placed_on(self, canvas: Tensor, positions: Tensor) -> Tensor:
+        """int64 [B, L]: a block's first canvas with what its first step puts there."""
+        put, _ = self._placed_at(positions, torch.zeros_like(positions[:, :1]))
+        return torch.where(put >= 0, put, canvas)
+
+    def _placed_at(self, positions: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, L]: the token that a step puts at each position (below 0 = none), and whether it
+        takes one back."""
+        where, steps, tokens = self.placed
+        here = where.unsqueeze(-1) == positions.unsqueeze(1)
+        here = here & (steps == step).unsqueeze(-1)
+        taken = (here & (tokens == TAKEN_BACK).unsqueeze(-1)).any(1)
+        return torch.where(here, tokens.unsqueeze(-1), _UNUSED).amax(1), taken
+
+    def banned_at(self, positions: Tensor, step: Tensor) -> Tensor:
+        """int64 [B, L, BANS]: tokens that may not be proposed at each position, -1 where unused.
+        positions int64 [B, L], step int64 [B, 1]."""
         where, token = self.banned[0].unsqueeze(1), self.banned[1].unsqueeze(1)
         come = _has_come(self.banned[2:], positions[:, :1], step)
         hit = ((where == EVERYWHERE) | (where == positions.unsqueeze(-1))) & (token >= 0)
-        hit = hit & come.unsqueeze(1)
-        index = token.clamp_min(0).expand(hit.shape)
-        found = logits.gather(-1, index).masked_fill(hit, float("-inf"))
+        return torch.where(hit & come.unsqueeze(1), token, -1)
+
+    def forbid(self, logits: Tensor, positions: Tensor, step: Tensor) -> None:
+        """Sets the logits of banned tokens to -inf in place: logits float32 [B, L, V], positions
+        int64 [B, L], step int64 [B, 1]."""
+        banned = self.banned_at(positions, step)
+        index = banned.clamp_min(0)
+        found = logits.gather(-1, index).masked_fill(banned >= 0, float("-inf"))
         # The least of all writes wins, so that an unused pair cannot undo a ban of its own token 0.
         logits.scatter_reduce_(-1, index, found, "amin", include_self=True)
 

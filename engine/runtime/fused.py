@@ -30,7 +30,7 @@ class FusedBooks:
 
     words = (
         "Rule, counters and trace are one kernel launch a step, what a forward says is judged in "
-        "two; PyTorch operations judge where a request has top-k, top-p, bans or remasks."
+        "two; PyTorch operations judge where a request has top-k or top-p."
     )
 
     def __init__(
@@ -48,17 +48,9 @@ class FusedBooks:
         self._shape = {"LENGTH": length, "PADDED": triton.next_power_of_2(length)}
         self._rows = {"BATCH": batch, "BATCH_2": triton.next_power_of_2(batch)}
 
-    def after_step(
-        self,
-        said: Said,
-        settings: RowSettings,
-        record: bool,
-        verify: bool,
-        steered: bool = False,
-    ) -> None:
-        """The rule on what was said, the end of the step, its record, whether the next step may
-        look ahead (never a steered one), and with `verify` whether the step ahead counts. One
-        launch."""
+    def after_step(self, said: Said, settings: RowSettings, record: bool, verify: bool) -> None:
+        """The rule on what was said, the end of the step, its record, and with `verify` whether
+        the step ahead counts. One launch."""
         state, reply, ring, options = self.program.state, self.reply, self.ring, self.rule.options
         step_kernel[(reply.batch,)](
             state.tokens,
@@ -101,7 +93,7 @@ class FusedBooks:
             RULE_STOPS=self.rule.stop_ids.numel(),
             STOP_INSIDE=options.stop_inside_block,
             STOP_AFTER=reply.stop_after_block,
-            AHEAD=self.ahead and not steered,
+            AHEAD=self.ahead,
             VERIFY=verify,
             RECORD=record,
         )

@@ -190,36 +190,41 @@ class ReplyPieces:
 
     def verify(self) -> None:
         """A step of this block and, ahead of time, the first one of the next."""
-        state, canvas = self.program.state, self.reply.next_canvas(self.program.state)
+        state, steering = self.program.state, self._steering()
+        canvas = self.reply.next_canvas(state)
+        if steering is not None:
+            canvas = steering.placed_on(canvas, state.positions + self.program.block_length)
         if self.books is not None:
             self._verify(self.books, canvas)
             return
-        self._said_ahead = self.program.step_and_ahead(
-            self.settings, self.bound, canvas, self._steering()
-        )
+        now, then = self._settings(), self._settings(ahead=True)
+        self._said_ahead = self.program.step_and_ahead(now, then, self.bound, canvas, steering)
         self._end_step()
         self.reply.accept_step_ahead(state)
 
     def accept(self) -> None:
         """After a `verify` that left ACCEPTED: ends the block, begins the next and takes its first
         step from what was said ahead."""
-        state, said = self.program.state, self._said_ahead
+        program, said, steering = self.program, self._said_ahead, self._steering()
+        state = program.state
+        if self.books is not None:
+            self.books.end()
+            self.books.begin(free=True)
+        else:
+            self.reply.end_block(state)
+            self.reply.count_step_ahead()
+            self.reply.begin_block(state)
+        if steering is not None:
+            steering.take_back(state, program.rule.mask_id, hold=not program.rule.moves)
+        if program.watch is not None:
+            program.watch.accept()
         if self.books is not None:
             assert not isinstance(said, Judgement)
             assert said is not None
-            self.books.end()
-            self.books.begin(free=True)
-            if self.program.watch is not None:
-                self.program.watch.accept()
-            self._after_step(self.books, said, self._settings())
+            self._after_step(self.books, said, verify=False)
             return
         assert isinstance(said, Judgement)
-        self.reply.end_block(state)
-        self.reply.count_step_ahead()
-        self.reply.begin_block(state)
-        if self.program.watch is not None:
-            self.program.watch.accept()
-        self.program.rule.apply(state, said, self._settings())
+        program.rule.apply(state, said, self._settings())
         self._end_step()
 
     def _verify(self, books: FusedBooks, canvas: Tensor) -> None:
@@ -228,48 +233,59 @@ class ReplyPieces:
         here, there = self.program.look_ahead(self.bound, canvas, steering)
         now = (state.start, state.step, state.tokens)
         then = (state.start + self.program.block_length, torch.zeros_like(state.step), canvas)
-        said = books.judge(here, self.settings, *now, steering)
-        ahead = books.judge(there, self.settings, *then, steering, ahead=True)
+        said = books.judge(here, self._settings(), *now, steering)
+        ahead = books.judge(there, self._settings(ahead=True), *then, steering, ahead=True)
         self._said_ahead = ahead
-        if self.program.watch is not None:
-            self.program.watch.note(here, said.log_norm)
-            self.program.watch.note_ahead(there, ahead.log_norm)
-        books.after_step(said, self.settings, self.variant.recorded, verify=True)
+        watch = self.program.watch
+        if watch is not None:
+            self._forbid(here, *now[:2])
+            self._forbid(there, *then[:2])
+            watch.note(here, said.log_norm)
+            watch.note_ahead(there, ahead.log_norm)
+        self._after_step(books, said, verify=True)
 
     def _step(self, with_previous: bool) -> None:
-        if self.books is not None:
-            state, steering = self.program.state, self._steering()
-            logits = self.program.look(self.bound, with_previous, steering)
-            now = (state.start, state.step, state.tokens)
-            settings = self._settings()
-            said = self.books.judge(logits, settings, *now, steering)
-            if self.program.watch is not None:
-                self.program.watch.note(logits, said.log_norm)
-            self._after_step(self.books, said, settings)
+        steering = self._steering()
+        if self.books is None:
+            self.program.step(self._settings(), self.bound, with_previous, steering)
+            self._end_step()
             return
-        self.program.step(self._settings(), self.bound, with_previous, self._steering())
-        self._end_step()
+        state, watch = self.program.state, self.program.watch
+        logits = self.program.look(self.bound, with_previous, steering)
+        now = (state.start, state.step, state.tokens)
+        said = self.books.judge(logits, self._settings(), *now, steering)
+        if watch is not None:
+            self._forbid(logits, *now[:2])
+            watch.note(logits, said.log_norm)
+        self._after_step(self.books, said, verify=False)
 
     def _end_step(self) -> None:
         reply, state = self.reply, self.program.state
         reply.end_step(state)
-        # A step ahead would miss what a person does at the next block's first step.
-        if self.ahead and not self.variant.steered:
+        if self.ahead:
             reply.look_ahead(state)
         if self.variant.recorded:
             self.ring.record(state, reply)
         reply.count_step()
 
-    def _after_step(self, books: FusedBooks, said: Said, settings: RowSettings) -> None:
-        variant = self.variant
-        books.after_step(said, settings, variant.recorded, verify=False, steered=variant.steered)
+    def _after_step(self, books: FusedBooks, said: Said, verify: bool) -> None:
+        books.after_step(said, self._settings(), self.variant.recorded, verify)
 
-    def _settings(self) -> RowSettings:
-        """Of the step that comes next."""
-        if not self.variant.steered:
+    def _forbid(self, logits: Tensor, start: Tensor, step: Tensor) -> None:
+        """What judging by kernels only left out, taken out of the logits."""
+        steering = self._steering()
+        if steering is not None:
+            steering.forbid(logits, start + self.reply.columns, step)
+
+    def _settings(self, ahead: bool = False) -> RowSettings:
+        """Of the step that comes next; ahead: of the next block's first."""
+        steering, state = self._steering(), self.program.state
+        if steering is None:
             return self.settings
-        state = self.program.state
-        return self.reply.steering.settings_at(self.settings, state.start, state.step)
+        if ahead:
+            start, step = state.start + self.program.block_length, torch.zeros_like(state.step)
+            return steering.settings_at(self.settings, start, step)
+        return steering.settings_at(self.settings, state.start, state.step)
 
     def _steering(self) -> SteeringState | None:
         return self.reply.steering if self.variant.steered else None

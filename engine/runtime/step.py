@@ -134,6 +134,7 @@ class StepProgram:
     def step_and_ahead(
         self,
         settings: RowSettings,
+        settings_ahead: RowSettings,
         bound: int,
         next_canvas: Tensor,
         steering: SteeringState | None = None,
@@ -149,7 +150,8 @@ class StepProgram:
         positions = state.positions
         zero = torch.zeros_like(state.step)
         judgement = judge(here, settings, positions, state.step, self.suppressed, steering)
-        ahead = judge(there, settings, positions + length, zero, self.suppressed, steering)
+        then = (positions + length, zero, self.suppressed, steering)
+        ahead = judge(there, settings_ahead, *then)
         if self.watch is not None:
             self.watch.note(here)
             self.watch.note_ahead(there)

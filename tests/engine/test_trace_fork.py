@@ -314,11 +314,43 @@ def test_a_graph_forks_as_the_eager_loop_does(engines: dict[str, TorchEngine], n
 def test_the_kernels_path_forks_as_the_eager_loop_does(engines: dict[str, TorchEngine]) -> None:
     engine = engine_over("llada2.1")
     engine._runtime = graph_for(small_model("llada2.1"), ahead=True, one_launch=True)
-    parent = record(engine, ask(threshold=0.99))
+    parent = record(engine, ask(limit=12, threshold=0.99))
     row = middle(parent)
-    position = int(parent.block_start[row]) + draft_at(parent, row - 1)
-    fork = record_fork(engine, Fork(parent, row, Change(force=((position, 21),))))
-    wanted = record_fork(engines["llada2.1"], Fork(parent, row, Change(force=((position, 21),))))
-    np.testing.assert_array_equal(fork.ids, wanted.ids)
-    np.testing.assert_array_equal(fork.state, wanted.state)
+    start, column = int(parent.block_start[row]), draft_at(parent, row - 1)
+    banned = int(parent.ids[row, column - 1])
+    change = Change(
+        force=((start + column, 21), (start + 8, 22)),
+        ban=((start + column - 1, banned), (EVERYWHERE, 5)),
+        settings=DecodeSettings(threshold=0.4, temperature=0.7, editing_threshold=0.5),
+    )
+    fork = record_fork(engine, Fork(parent, row, change))
+    wanted = record_fork(engines["llada2.1"], Fork(parent, row, change))
+    for field in ("ids", "state", "edited_from"):
+        np.testing.assert_array_equal(getattr(fork, field), getattr(wanted, field), field)
+    assert fork.ids[row, column - 1] != banned
+    # Until then not a bit is otherwise: a person's hand changes no kernel.
+    assert_same(fork, parent, slice(0, row))
     assert_same(record_fork(engine, Fork(parent, row)), parent)
+
+
+@pytest.mark.parametrize("one_launch", [False, True])
+def test_what_is_put_first_in_a_block_is_there_in_a_step_taken_ahead(one_launch: bool) -> None:
+    """The next block's first step may be taken with this one's last: it must already see it."""
+    engine, eager = engine_over("llada2.1"), engine_over("llada2.1")
+    engine._runtime = graph_for(small_model("llada2.1"), ahead=True, one_launch=one_launch)
+    prompt = " ".join(str((3 * n) % 50 + 1) for n in range(1, 10))
+    sure = {"editing_threshold": 0.9, "threshold": 0.9}
+    parent = record(engine, ask(limit=14, prompt=prompt, **sure))
+    taken_ahead = np.diff(parent.forwards) == 0
+    assert taken_ahead.any(), "no step was taken ahead"
+    row = int(np.flatnonzero(taken_ahead)[0]) + 1
+    start = int(parent.block_start[row])
+    settings = DecodeSettings(threshold=0.2, editing_threshold=0.3, max_post_steps=4, steps=8)
+    change = Change(((start + 3, 21),), ((start + 1, int(parent.ids[row, 1])),), settings=settings)
+    for step in (row - 1, row):
+        fork = record_fork(engine, Fork(parent, step, change))
+        wanted = record_fork(eager, Fork(parent, step, change))
+        np.testing.assert_array_equal(fork.ids, wanted.ids)
+        np.testing.assert_array_equal(fork.state, wanted.state)
+        assert (fork.ids[fork.block == parent.block[row], 3] == 21).all()
+    assert fork.forwards[row] == fork.forwards[row - 1]  # here, too

@@ -87,6 +87,7 @@ class InspectorModel(QObject):
         self.fill: FillKey = "confidence"
         self.difference: npt.NDArray[np.uint8] | None = None  # [S, L] to the trace compared with
         self.follow = True
+        self._led = False  # the position was chosen by following, not by a person
         self.speed = DEFAULT_SPEED
         self._engine = engine
         self._kept: dict[str, Trace] = {}
@@ -118,7 +119,7 @@ class InspectorModel(QObject):
         if self.fill == "difference":
             self.fill = "confidence"
         self._put(indexed)
-        self.follow = source is Source.LIVE
+        self.follow = self._led = source is Source.LIVE
         step = self._last_step if self.follow else 0
         self.selection = Selection(step, self._first_open(step))
         self.trace_changed.emit()
@@ -264,7 +265,17 @@ class InspectorModel(QObject):
         """Selects a step because a person asked for it: following and playing end."""
         self.pause()
         self._set_follow(False)
-        self.select(step=step)
+        if self._led:  # from the end of the reply to where this step works
+            self._led = False
+            step = max(0, min(self._last_step, step))
+            self.select(step, self._first_open(step))
+        else:
+            self.select(step=step)
+
+    def choose_position(self, position: int) -> None:
+        """Selects a position because a person asked for it: it stays selected while they scrub."""
+        self._led = False
+        self.select(position=position)
 
     def step_by(self, count: int) -> None:
         self.scrub(self.selection.step + count)
@@ -359,6 +370,7 @@ class InspectorModel(QObject):
         """Goes along with the reply being written, or stays."""
         self._set_follow(follow and self.source is Source.LIVE)
         if self.follow:
+            self._led = True
             self.pause()
             self.select(self._last_step, self._first_open(self._last_step))
 

@@ -158,6 +158,10 @@ def test_scrubbing_ends_following_until_it_is_asked_for_again(
     steps = model.data.steps
     qtbot.waitUntil(lambda: model.data.steps > steps, timeout=3000)
     assert (model.selection.step, model.follow) == (1, False)
+    assert model.moment is not None  # not the end of the reply, where following had led
+    model.choose_position(60)
+    model.scrub(2)
+    assert model.selection.position == 60
     model.choose_follow(True)
     assert model.selection.step == model.data.steps - 1
     qtbot.waitUntil(lambda: not engine.busy, timeout=5000)

@@ -206,7 +206,7 @@ class CurvesView(StepPlot):
             x = axis.x(step, self.width())
             text = seconds(float(curves.seconds[step]))
             width = painter.fontMetrics().horizontalAdvance(text)
-            if x - 4 < free or x + width > self.width():
+            if x - 4 < free or x + width + 5 > self.width():
                 continue
             painter.drawLine(QPointF(x, foot - 3), QPointF(x, foot + 1))
             painter.drawText(QPointF(x + 3, foot + Size.SMALL), text)

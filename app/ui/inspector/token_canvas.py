@@ -251,7 +251,7 @@ class TokenCanvas(QWidget):
     def mousePressEvent(self, event: QMouseEvent) -> None:
         position = self.layout_.at(event.position().x(), event.position().y())
         if event.button() == Qt.MouseButton.LeftButton and position is not None:
-            self._model.select(position=position)
+            self._model.choose_position(position)
 
     def event(self, event: QEvent) -> bool:
         if event.type() == QEvent.Type.ToolTip and isinstance(event, QHelpEvent):
@@ -270,13 +270,13 @@ class TokenCanvas(QWidget):
         if self._model.data is None or event.modifiers() & Qt.KeyboardModifier.ControlModifier:
             super().keyPressEvent(event)
         elif key in (Qt.Key.Key_Left, Qt.Key.Key_Right):
-            self._model.select(position=position + (1 if key == Qt.Key.Key_Right else -1))
+            self._model.choose_position(position + (1 if key == Qt.Key.Key_Right else -1))
         elif key in (Qt.Key.Key_Up, Qt.Key.Key_Down):
             beside = self.layout_.beside(position, 1 if key == Qt.Key.Key_Down else -1)
-            self._model.select(position=beside)
+            self._model.choose_position(beside)
         elif key in (Qt.Key.Key_Home, Qt.Key.Key_End):
             last = self._model.data.positions - 1
-            self._model.select(position=0 if key == Qt.Key.Key_Home else last)
+            self._model.choose_position(0 if key == Qt.Key.Key_Home else last)
         else:
             super().keyPressEvent(event)
 

@@ -32,6 +32,7 @@ from engine.models.llada2 import LLaDA2
 from engine.models.llada2_spec import LLaDA2Spec, expected_linears, expected_tensors
 
 ALLOWED = 1.15
+_WIDTHS = ("F32", "BF16", "F8_E4M3", "U8")
 CONFIG: dict[str, object] = {
     "model_type": "llada2_moe",
     "hidden_size": 1024,
@@ -90,12 +91,17 @@ class Measured:
         return self.peak / self.held
 
 
-def write_checkpoint(folder: Path, config: dict[str, object], packed: bool) -> None:
-    """A valid folder with made-up weights; the routed experts are NVFP4 (ModelOpt) if `packed`."""
+def write_checkpoint(
+    folder: Path, config: dict[str, object], packed: bool, *, sort: bool = False
+) -> None:
+    """A valid folder with made-up weights; the routed experts are NVFP4 (ModelOpt) if `packed`.
+    sort: in the order the safetensors library writes, widest numbers first, then by name."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     spec = LLaDA2Spec.from_config(config, {})
     tensors = list(_tensors(spec, packed))
+    if sort:
+        tensors.sort(key=lambda tensor: (_WIDTHS.index(tensor[1]), tensor[0]))
     header: dict[str, object] = {}
     at = 0
     for name, dtype, shape, size in tensors:

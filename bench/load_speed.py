@@ -1,8 +1,9 @@
 """Loading onto a GPU against reading the same file: seconds, GB/s and host memory.
 
-    PYTHONPATH=. python3 -m bench.load_speed [--layers 20] [--folder DIR] [--out DIR]
+    PYTHONPATH=. python3 -m bench.load_speed [--layers 20] [--folder DIR] [--out DIR] [--unsorted]
 
-Writes a synthetic checkpoint of LLaDA2.1-mini's shape (NVFP4 experts), then, in turn and each in a
+Writes a synthetic checkpoint of LLaDA2.1-mini's shape (NVFP4 experts; tensors in the order the
+safetensors library writes, unless --unsorted), then, in turn and each in a
 fresh process: a sequential read into one buffer as `dd bs=64M` does it, and the engine's own load
 (check every value, place every weight, re-order the experts for their kernels). Cold: the file's
 pages are dropped from the page cache before (where the system lets a program do that). Targets: at
@@ -25,6 +26,7 @@ import torch
 
 from bench.load_memory import CONFIG, WARM_UP, PeakSampler, write_checkpoint
 from engine.checkpoint import open_checkpoint
+from engine.checkpoint.tensor_file import Bytes, TensorFile
 from engine.loading import Placement, load_model
 
 MINI = CONFIG | {
@@ -75,6 +77,19 @@ def load(folder: Path) -> tuple[float, float, float]:
     return opened - began, placed - opened, time.perf_counter() - placed
 
 
+def count_reads() -> list[int]:
+    """Sizes of all reads that fill windows from now on."""
+    sizes: list[int] = []
+    pread = TensorFile.pread
+
+    def counted(file: TensorFile, out: Bytes, start: int) -> None:
+        sizes.append(len(out))
+        pread(file, out, start)
+
+    TensorFile.pread = counted
+    return sizes
+
+
 def child(kind: str, folder: Path) -> None:
     """One measurement, printed as JSON."""
     path = folder / "mini" / "model.safetensors"
@@ -85,10 +100,13 @@ def child(kind: str, folder: Path) -> None:
     sampler = PeakSampler()
     base = sampler.now()
     sampler.start()
+    count = count_reads()
     opened, place, rest = load(folder / "mini")
     peak = sampler.finish() - base
     seconds = opened + place + rest
     row = {"seconds": seconds, "open": opened, "place": place, "rest": rest, "peak": peak}
+    if count:  # windows are for a GPU
+        row["read of file"] = round(sum(count) / path.stat().st_size, 3)
     print(json.dumps(row))
 
 
@@ -103,6 +121,7 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=20)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "bench/results")))
+    parser.add_argument("--unsorted", action="store_true", help="tensors in the model's order")
     parser.add_argument("--child", choices=("read", "load"))
     options = parser.parse_args()
     if options.child:
@@ -111,7 +130,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         root = options.folder or Path(temporary)
         if not (root / "mini").exists():
-            write_checkpoint(root / "mini", MINI | {"num_hidden_layers": options.layers}, True)
+            shape = MINI | {"num_hidden_layers": options.layers}
+            write_checkpoint(root / "mini", shape, True, sort=not options.unsorted)
             write_checkpoint(root / "warm-up", WARM_UP, True)
         path = root / "mini" / "model.safetensors"
         size = path.stat().st_size / 1e9

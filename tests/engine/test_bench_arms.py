@@ -41,6 +41,8 @@ from engine.bench.reference import measure_reference, reference_step
 from engine.bench.replies import Clocks, Neighbours, Script, run_script
 from engine.bench.report import arm_row, table
 from engine.bench.shapes import shape_of
+from engine.compose import make_program
+from engine.decoding.rules import RuleOptions
 from engine.errors import RuntimeFailure
 from engine.models.dense import Dense
 from engine.models.layers import Linear, MaskAttend
@@ -115,6 +117,23 @@ def test_blocks_of_four_have_every_arm(on_stand_in: None) -> None:
     assert arms.disagreeing == ()
     wanted = [Neighbours.of(shape.tpf, 4)]
     assert all(arm_row(a.name, a.clocks, wanted, 4).tokens_s[shape.tpf] > 0 for a in arms.there)
+
+
+def test_blocks_of_four_say_the_same_by_kernels() -> None:
+    shape, ids = shape_of("tiny-block4"), list[list[int]]()
+    for kernels in (False, True):
+        model = built(shape.name, kernels).model
+        program = make_program(model, 1, shape.prompt + 16, RuleOptions(), torch.float32)
+        if kernels:
+            program.cache.attention = TritonAttention(16, shape.config["rope_theta"])
+        pieces = make_pieces(program, True, slots=64, one_launch=kernels)
+        runtime = GraphRuntime(pieces, HostBackend(pieces))
+        row = Script(2, 2).row(shape.spec, shape.prompt, "off")
+        runtime.prefill([row])
+        assert len(list(runtime.run([row]))) == row.forwards == 4
+        ids.append(row.ids)
+    assert ids[0] == ids[1]
+    assert len(set(ids[0])) > 3
 
 
 def test_an_arm_that_fails_leaves_the_others(

@@ -60,6 +60,33 @@ def weights(model: nn.Module) -> dict[str, torch.Tensor]:
     return found
 
 
+def scattered(source: Path, folder: Path, count: int) -> Path:
+    """A copy of a checkpoint of one file whose tensors lie in `count` files, at random."""
+    shutil.copytree(source, folder)
+    path, draw = folder / "model.safetensors", random.Random(count)
+    raw = path.read_bytes()
+    path.unlink()
+    base = 8 + int.from_bytes(raw[:8], "little")
+    headers: list[dict[str, object]] = [{} for _ in range(count)]
+    data, where = [b""] * count, dict[str, str]()
+    for name, entry in json.loads(raw[8:base]).items():
+        if name == "__metadata__":
+            continue
+        part = draw.randrange(count)
+        begin, end = entry["data_offsets"]
+        span = [len(data[part]), len(data[part]) + end - begin]
+        headers[part][name] = entry | {"data_offsets": span}
+        data[part] += raw[base + begin : base + end]
+        where[name] = f"model-{part + 1:05d}-of-{count:05d}.safetensors"
+    for part in range(count):
+        text = json.dumps(headers[part]).encode()
+        file = folder / f"model-{part + 1:05d}-of-{count:05d}.safetensors"
+        file.write_bytes(len(text).to_bytes(8, "little") + text + data[part])
+    index = {"metadata": {"total_size": sum(map(len, data))}, "weight_map": where}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    return folder
+
+
 class Placed:
     """Stands where kernels are given out; the mixtures it was shown must be whole."""
 
@@ -87,6 +114,26 @@ def test_any_order_in_the_file_gives_the_same_model(
     assert sorted(map(id, placed.owners)) == sorted(map(id, mixtures))
     found = weights(model)
     assert any(".experts.gate." in name for name in found)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert torch.equal(value, found[name]), name
+
+
+def test_experts_scattered_over_files_are_the_same_model(
+    shared_fixtures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks, "NEAR", 64)
+    monkeypatch.setattr(staging, "SMALLEST", 128)
+    monkeypatch.setattr(staging, "LARGEST", 1024)
+    source = shared_fixtures / "llada2-tiny-nvfp4-modelopt"
+    wanted = weights(build_model(open_checkpoint(source), KEPT))
+    checkpoint = open_checkpoint(scattered(source, tmp_path / "m", 5))
+    model = empty_model(checkpoint)
+    checkpoint.read_onto(CPU)
+    _place_all(model, checkpoint, KEPT, _Progress(0, None, None), None)
+    checkpoint.finish_checks()
+    checkpoint.release()
+    found = weights(model)
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         assert torch.equal(value, found[name]), name

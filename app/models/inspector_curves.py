@@ -69,6 +69,7 @@ class MarkKind(Enum):
     REMASK = "remask"  # accepted tokens were taken back
     CAP = "cap"  # a block's last step left positions open
     STOP = "stop"  # a stop token was accepted
+    DOUBT = "doubt"  # accepted tokens fell below `DOUBTED`
     GAP = "gap"  # steps before this one were not recorded
 
 
@@ -83,6 +84,7 @@ class Mark:
     position: int
 
 
+DOUBTED = 0.5  # of the confidence in a token that has been accepted
 # how a reply ends whose last block is as finished as it will ever be
 ENDED = ("stop_token", "length", "did_not_converge")
 
@@ -95,6 +97,7 @@ def marks_of(data: InspectorData) -> tuple[Mark, ...]:
         (MarkKind.EDIT, data.edited),
         (MarkKind.REMASK, data.remasked),
         (MarkKind.STOP, stops),
+        (MarkKind.DOUBT, _newly_doubted(data)),
     ):
         for step in np.flatnonzero(cells.any(axis=1)).tolist():
             begin = data.segment_at(step).begin
@@ -109,6 +112,17 @@ def marks_of(data: InspectorData) -> tuple[Mark, ...]:
             column = int(open_.argmax())
             marks.append(Mark(MarkKind.CAP, segment.last, int(open_.sum()), segment.begin + column))
     return tuple(sorted(marks, key=lambda mark: (mark.step, mark.kind.value)))
+
+
+def _newly_doubted(data: InspectorData) -> npt.NDArray[np.bool_]:
+    """bool [S, L]: accepted in an earlier step, and in this one for the first time in a row judged
+    below `DOUBTED`."""
+    kept = data.settled & ~data.newly_settled
+    doubted = kept & (data.trace.confidence < DOUBTED)
+    before = np.zeros_like(doubted)
+    before[1:] = doubted[:-1]
+    before[[s.first for s in data.segments]] = False
+    return doubted & ~before
 
 
 def _gaps(data: InspectorData) -> list[tuple[int, int]]:

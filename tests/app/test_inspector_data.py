@@ -111,6 +111,14 @@ def test_marks_say_what_happened_where(data) -> None:
     )
 
 
+def test_an_accepted_token_that_the_model_comes_to_doubt_is_marked_once() -> None:
+    trace = small_trace()
+    trace.confidence[1:3, 1] = 0.2  # accepted in step 0
+    trace.confidence[3, 0] = 0.1  # accepted at that: not a doubt, a choice
+    doubts = [m for m in marks_of(InspectorData(trace)) if m.kind is MarkKind.DOUBT]
+    assert doubts == [Mark(MarkKind.DOUBT, 1, 1, 1)]
+
+
 def test_a_block_that_is_still_being_written_has_not_hit_its_cap() -> None:
     trace = small_trace()
     writing = replace(trace, header=replace(trace.header, reason=None))

@@ -26,8 +26,9 @@ NEAR = 5  # px from a mark within which the mouse means it
 
 
 class Timeline(StepPlot):
-    """Marks above the track: wedge = edited, ring = taken back, cross = the block hit its cap,
-    square = stop token; two strokes = steps not recorded; a rule = a block begins."""
+    """Marks above the track: wedge = edited, ring = taken back, stair = an accepted token is doubted,
+    cross = the block hit its cap, square = stop token. In it: two strokes = steps not recorded, a
+    rule = a block begins."""
 
     def __init__(
         self, theme: Theme, model: InspectorModel, axes: AxisModel, parent: QWidget | None = None
@@ -95,6 +96,12 @@ class Timeline(StepPlot):
             painter.setPen(QPen(QColor(colors.bad), 1.6))
             painter.drawLine(QPointF(x - 3, y - 3), QPointF(x + 3, y + 3))
             painter.drawLine(QPointF(x - 3, y + 3), QPointF(x + 3, y - 3))
+        elif mark.kind is MarkKind.DOUBT:
+            painter.setPen(QPen(QColor(colors.warn), 1.6))
+            painter.setBrush(Qt.BrushStyle.NoBrush)
+            painter.drawPolyline(  # a fall
+                [QPointF(x - 4, y - 3), QPointF(x, y - 3), QPointF(x, y + 3), QPointF(x + 4, y + 3)]
+            )
         elif mark.kind is MarkKind.GAP:
             begin, _ = axis.span(mark.step, self.width())
             painter.setPen(QPen(QColor(colors.warn), 1.6))
@@ -144,5 +151,6 @@ LANES = {
     MarkKind.REMASK: 14.0,
     MarkKind.CAP: 6.0,
     MarkKind.STOP: 6.0,
+    MarkKind.DOUBT: 14.0,
     MarkKind.GAP: TRACK,
 }

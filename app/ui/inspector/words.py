@@ -11,7 +11,7 @@ import math
 from PySide6.QtCore import QCoreApplication
 
 from app.models.inspector import InspectorModel
-from app.models.inspector_curves import Mark, MarkKind
+from app.models.inspector_curves import DOUBTED, Mark, MarkKind
 from app.models.inspector_data import InspectorData, Moment
 from app.models.inspector_fills import FillKey
 from app.ui.inspector.token_layout import shown
@@ -174,5 +174,6 @@ def mark_words(mark: Mark) -> str:
         MarkKind.REMASK: tr("{0} taken back").format(count),
         MarkKind.CAP: tr("the block ended with {0} open").format(count),
         MarkKind.STOP: tr("a stop token was accepted"),
+        MarkKind.DOUBT: tr("{0} accepted before, now below {1}").format(count, DOUBTED),
         MarkKind.GAP: tr("{0} steps before it were not recorded").format(count),
     }[mark.kind]

@@ -8,8 +8,11 @@ copy of the weights and no file pages.
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -66,7 +69,8 @@ def open_checkpoint(
     notes = list(folder.notes)
     notes += check_quantisation(folder)
     ids = read_tokenizer_ids(folder)
-    files = TensorFiles(folder)
+    with _no_collection():
+        files = TensorFiles(folder)
     try:
         family = family_from_tensors(files.entries, family)
         spec = family.read(
@@ -78,7 +82,8 @@ def open_checkpoint(
         notes += [spec.decoding_evidence, *spec.notes]
         if ids is not None:
             notes += check_tokenizer(ids, spec)
-        inventory = take_inventory(files.entries, tuple(files.files), spec)
+        with _no_collection():
+            inventory = take_inventory(files.entries, tuple(files.files), spec)
         now = check_values_now
         zero = check_values(files, inventory, progress, stop) if now else frozenset[str]()
     except BaseException:
@@ -91,6 +96,19 @@ def open_checkpoint(
     if inventory.ignored:
         notes.append(f"Ignored {len(inventory.ignored)} tensors, e.g. {inventory.ignored[0]}.")
     return Checkpoint(folder, family, spec, files, inventory, zero, tuple(notes), ids is not None)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """While tens of thousands of objects are made that all stay, looking for garbage among them
+    takes as long as making them."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 class Checkpoint:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import shutil
@@ -14,6 +15,7 @@ from torch import nn
 
 from engine.checkpoint import open_checkpoint, stacks, staging
 from engine.checkpoint.tensor_file import Bytes, TensorFile
+from engine.errors import CheckpointError
 from engine.kernels.nvfp4 import PackedExperts, PackedWeight
 from engine.loading import Placement, _place_all, _Progress, build_model, empty_model
 from engine.models.accelerate import KernelPlacer, _why_not_short
@@ -176,3 +178,24 @@ def test_a_router_stored_in_bfloat16_is_not_looked_at_again(
     assert "more digits" in _why_not_short(fresh)
     fresh.weight.data.fill_(0.5)
     assert not _why_not_short(fresh)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_opening_leaves_garbage_collection_as_it_was(
+    shared_fixtures: Path, tmp_path: Path, broken: bool
+) -> None:
+    folder = tmp_path / "m"
+    shutil.copytree(shared_fixtures / "llada2-tiny-nvfp4-modelopt", folder)
+    if broken:
+        (folder / "model.safetensors").write_bytes(b"not a file of tensors")
+    for on in (False, True):
+        (gc.enable if on else gc.disable)()
+        try:
+            if broken:
+                with pytest.raises(CheckpointError):
+                    open_checkpoint(folder)
+            else:
+                open_checkpoint(folder).release()
+            assert gc.isenabled() == on
+        finally:
+            gc.enable()

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from engine.errors import RequestError
-from trainer.data.jsonl import load_tasks
+from trainer.data.readers import load_tasks
 from trainer.events import TrainEvent
 from trainer.loop import Report, Run, Tasks, split_tasks, with_replay
 from trainer.orl.learner import Learner
@@ -86,8 +86,9 @@ def prepare(spec: TrainSpec) -> tuple[Tasks, dict[str, Any]]:
         "base": {"path": str(Path(spec.model).resolve()), "hashes": _base_hashes(Path(spec.model))},
         "data": {name: file_hash(Path(name)) for name in spec.data.files},
         "rows": len(loaded.tasks),
-        "bad_rows": [str(row) for row in loaded.bad[:1000]],
-        "bad_count": len(loaded.bad),
+        "bad_rows": [str(row) for row in loaded.bad],
+        "bad_count": loaded.bad_count,
+        "left_out": loaded.left_out,
         "validation": len(tasks.valid),
     }
     return tasks, json.loads(json.dumps(manifest))

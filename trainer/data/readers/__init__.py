@@ -1,0 +1,161 @@
+"""Reads people's files of examples: preview a file, or load all its tasks.
+
+Knows the order of things: kind of file, rows, layout, tasks. Each is in its own module.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from engine.errors import RequestError
+from trainer.data.readers.kinds import Kind, kind_of, rows_of
+from trainer.data.readers.layout import ColumnMapping, Guess, Layout, guess_layout
+from trainer.data.readers.rows import BadRow, Row
+from trainer.data.readers.tasks import task_of
+from trainer.data.task import Task
+
+__all__ = ["BadRow", "ColumnMapping", "Guess", "Loaded", "Preview", "load_tasks", "preview"]
+
+HEAD_ROWS = 50  # rows that a layout is guessed from
+MOST_TASKS = 200_000  # kept in memory; of more rows, a fair draw of so many
+MOST_BAD = 1000  # bad rows that are kept to be shown
+
+OnBad = Literal["skip", "stop"]
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a file's first rows are. tasks, bad: of these rows, by the layout."""
+
+    kind: Kind
+    guess: Guess
+    rows: tuple[Row, ...]
+    tasks: tuple[Task, ...]
+    bad: tuple[BadRow, ...]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """tasks in order. bad: the first rows that were left out; bad_count: of all of them. rows: of
+    all files, blank lines not counted. left_out: good rows beyond `MOST_TASKS`."""
+
+    tasks: tuple[Task, ...]
+    bad: tuple[BadRow, ...]
+    bad_count: int
+    rows: int
+    left_out: int
+
+
+def preview(
+    path: Path, columns: Mapping[str, str] | None = None, count: int = HEAD_ROWS
+) -> Preview:
+    """The first rows of a file, whatever its size. columns: see `load_tasks`. Raises RequestError
+    as `rows_of`, and `data.columns`."""
+    kind = kind_of(path)
+    rows: list[Row] = []
+    bad: list[BadRow] = []
+    for row in islice(rows_of(path), count):
+        (rows if isinstance(row, Row) else bad).append(row)  # pyright: ignore[reportArgumentType]
+    guess = guess_layout([row.value for row in rows])
+    layout = _chosen(guess, columns)
+    tasks: list[Task] = []
+    if layout.mapping.as_columns():
+        for row in rows:
+            task = task_of(row, layout)
+            (tasks if isinstance(task, Task) else bad).append(task)  # pyright: ignore[reportArgumentType]
+    bad.sort(key=lambda row: row.line)
+    return Preview(kind, guess, tuple(rows), tuple(tasks), tuple(bad))
+
+
+def _chosen(guess: Guess, columns: Mapping[str, str] | None) -> Layout:
+    """What was named, else what was guessed."""
+    if not columns:
+        return guess.layout
+    return Layout("columns", ColumnMapping.from_columns(columns))
+
+
+def layout_of(path: Path, columns: Mapping[str, str] | None) -> Layout:
+    """Raises RequestError `data.columns` where columns must be named, because a guess would not be
+    safe."""
+    if columns:
+        return Layout("columns", ColumnMapping.from_columns(columns))
+    found = preview(path)
+    if found.guess.columns and not found.guess.sure:
+        raise RequestError(
+            "data.columns",
+            f"{path.name} has columns {', '.join(found.guess.columns)[:200]}, and which one is the "
+            f"prompt is not plain: {found.guess.reason}.",
+            "Name the columns of the prompt and of the answer.",
+        )
+    return found.guess.layout
+
+
+def read_tasks(path: Path, columns: Mapping[str, str] | None = None) -> Iterator[Task | BadRow]:
+    """Tasks of a file, one at a time."""
+    layout = layout_of(path, columns)
+    for row in rows_of(path):
+        if isinstance(row, BadRow):
+            yield row
+        elif layout.mapping.as_columns():
+            yield task_of(row, layout)
+        else:  # of the first rows, none is good and has a field
+            yield BadRow(row.file, row.line, "stands behind too many rows without a field")
+
+
+def load_tasks(
+    files: tuple[str, ...],
+    columns: Mapping[str, str] | None = None,
+    on_bad: OnBad = "skip",
+    most: int = MOST_TASKS,
+) -> Loaded:
+    """All tasks of all files; of more than `most`, a draw in which each has the same chance, the
+    same for the same files. columns: role -> column (`ColumnMapping`), empty = as guessed from each
+    file's first rows. on_bad: what a bad row does.
+
+    Raises RequestError `data.bad_row` (on_bad `stop`), `data.nothing` without a good row, and as
+    `layout_of` and `rows_of`."""
+    kept: list[tuple[int, Task]] = []
+    bad: list[BadRow] = []
+    good = bad_count = 0
+    rng = random.Random(0)
+    for name in files:
+        for row in read_tasks(Path(name), columns):
+            if isinstance(row, BadRow):
+                if on_bad == "stop":
+                    raise _stopped(row)
+                bad_count += 1
+                if len(bad) < MOST_BAD:
+                    bad.append(row)
+                continue
+            good += 1
+            if len(kept) < most:
+                kept.append((good, row))
+            elif (place := rng.randrange(good)) < most:
+                kept[place] = (good, row)
+    if not kept:
+        raise _nothing(bad, bad_count)
+    kept.sort(key=lambda pair: pair[0])
+    tasks = tuple(task for _, task in kept)
+    return Loaded(tasks, tuple(bad), bad_count, good + bad_count, good - len(tasks))
+
+
+def _stopped(row: BadRow) -> RequestError:
+    return RequestError(
+        "data.bad_row",
+        f"A row cannot be used. {row}.",
+        "Correct the row, or let bad rows be skipped and counted.",
+    )
+
+
+def _nothing(bad: list[BadRow], count: int) -> RequestError:
+    first = f" The first one: {bad[0]}." if bad else ""
+    return RequestError(
+        "data.nothing",
+        f"There is nothing to train on: {count} rows are unusable.{first}",
+        "Give rows with a prompt (and an answer), or name the columns.",
+    )

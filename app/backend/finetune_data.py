@@ -16,7 +16,7 @@ from engine.checkpoint.folder import read_folder
 from engine.errors import RequestError
 from engine.tokenizer import ChatTokenizer
 from engine.types import Message
-from trainer.data.jsonl import BadRow, Loaded
+from trainer.data.readers import BadRow, Loaded
 from trainer.data.task import Task
 
 SHOWN = 5

@@ -21,7 +21,7 @@ from app.backend.transfer.queue import Problem
 from app.backend.transfer.stop import Stop
 from app.models.background import Background, Task
 from engine.errors import RequestError, UnblurError
-from trainer.data.jsonl import load_tasks
+from trainer.data.readers import load_tasks
 from trainer.orl.recipe import Recipe
 from trainer.run_dir import replace_file
 from trainer.spec import PRESETS, DataSpec, Guard, TrainSpec

@@ -15,6 +15,7 @@ from pathlib import Path
 ENGINE_COMMANDS = ("generate", "inspect", "quantize")
 MODELS_COMMAND = "models"
 TRACE_COMMAND = "trace"
+SERVE_COMMAND = "serve"
 NO_SCREEN = (
     "The window cannot open: there is no screen (neither DISPLAY nor WAYLAND_DISPLAY is set).\n"
     "Without one, these work: unblur generate PROMPT, and unblur --screenshot out.png"
@@ -29,7 +30,8 @@ def make_parser() -> argparse.ArgumentParser:
         description="Run, inspect and finetune open diffusion language models on one local GPU.",
         epilog="unblur generate PROMPT answers in the terminal; unblur inspect FOLDER checks a "
         "model folder; unblur models finds, gets and removes models; unblur trace records, "
-        "shows, forks and compares replies. Each has its own --help.",
+        "shows, forks and compares replies; unblur serve answers other programs. Each has its own "
+        "--help.",
     )
     parser.add_argument(
         "trace", nargs="?", metavar="TRACE", help="open this .dntrace file in the inspector"
@@ -70,6 +72,10 @@ def run(argv: Sequence[str]) -> int:
         from app.cli_trace import main as trace_main
 
         return trace_main(list(argv)[1:])
+    if argv and argv[0] == SERVE_COMMAND:
+        from app.cli_serve import main as serve_main
+
+        return serve_main(list(argv)[1:])
     parser = make_parser()
     options = parser.parse_args(argv)
     if options.prompt is not None and options.screenshot is None:

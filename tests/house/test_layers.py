@@ -16,10 +16,17 @@ FORBIDDEN = {
     "trainer": (*QT, "app"),
     "app.backend": (*WIDGETS, "app.models", "app.ui"),
     "app.models": (*WIDGETS, "app.ui"),
+    "app.server": (*QT, "app.backend", "app.models", "app.ui"),
 }
 # What the window may know of training: the request, the events, a run's folder, and how data is
-# read and checked; never the loop, a learner or torch.
-TRAINER_SEAM = ("trainer.spec", "trainer.events", "trainer.run_dir", "trainer.data")
+# read, checked and judged; never the loop, a learner or torch.
+TRAINER_SEAM = (
+    "trainer.spec",
+    "trainer.events",
+    "trainer.run_dir",
+    "trainer.data",
+    "trainer.verify.registry",
+)
 
 
 def forbidden_imports(package: str, forbidden: tuple[str, ...]) -> list[str]:
@@ -114,6 +121,7 @@ def test_the_engine_imports_without_qt() -> None:
         ("inspect", "--help"),
         ("models", "--help"),
         ("trace", "--help"),
+        ("serve", "--help"),
     ],
 )
 def test_commands_without_a_window_import_no_qt(args: tuple[str, ...]) -> None:

@@ -20,7 +20,7 @@ from app.models.inspector import InspectorModel, Selection
 from app.models.inspector_curves import Curves
 from app.ui.inspector.axis import GUTTER_LEFT, StepAxis, nice_ceiling, plot_width
 from app.ui.inspector.plots import AxisModel, StepPlot
-from app.ui.inspector.words import number, seconds, tr
+from app.ui.inspector.words import number, seconds, share, tr
 from app.ui.theme import Size, Theme, mono_font, ui_font
 
 NARROW = 260  # px: below it a lane's name begins at the left edge
@@ -63,7 +63,7 @@ def lanes() -> tuple[Lane, ...]:
             lambda c: c.confidence_mean,
             lambda c: c.confidence_min,
             lambda c, s: tr("mean {0}, min {1}").format(
-                number(c.confidence_mean[s]), number(c.confidence_min[s])
+                share(c.confidence_mean[s]), share(c.confidence_min[s])
             ),
             top=1.0,
         ),

@@ -26,7 +26,7 @@ NEAR = 5  # px from a mark within which the mouse means it
 
 
 class Timeline(StepPlot):
-    """Marks above the track: wedge = edited, ring = taken back, stair = an accepted token is doubted,
+    """Marks above the track: wedge = edited, ring = taken back, stair = doubt of an accepted token,
     cross = the block hit its cap, square = stop token. In it: two strokes = steps not recorded, a
     rule = a block begins."""
 

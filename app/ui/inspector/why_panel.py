@@ -24,6 +24,7 @@ from PySide6.QtWidgets import QFrame, QLabel, QPushButton, QToolTip, QVBoxLayout
 from app.models.inspector import InspectorModel
 from app.models.inspector_why import WhyModel
 from app.ui.inspector.choice import Choice
+from app.ui.inspector.numbers_panel import Figures
 from app.ui.inspector.words import quoted, share
 from app.ui.theme import Size, Space, Theme, ink_on, mono_font, ramp_color
 from app.ui.tips import as_typed
@@ -70,10 +71,18 @@ class WhyPanel(QFrame):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(Space.M, Space.M, Space.M, Space.S)
         layout.setSpacing(Space.S)
-        widgets = (self.head, self.reach, self.button, self.reason)
-        for widget in (*widgets, self.summary, self.strip, self.list):
+        for widget in (self.head, self.reach, self.button, self.reason, self.summary):
             layout.addWidget(widget)
-        layout.addStretch(1)
+        self._found = QWidget()
+        inner = QVBoxLayout(self._found)
+        inner.setContentsMargins(0, 0, Space.S, 0)
+        inner.addWidget(self.strip)
+        inner.addWidget(self.list)
+        inner.addStretch(1)
+        self.area = Figures(self)
+        self.area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+        self.area.setWidget(self._found)
+        layout.addWidget(self.area, 1)
         why.changed.connect(self.refresh)
         model.trace_changed.connect(self.refresh)
         model.grown.connect(self.refresh)
@@ -121,8 +130,8 @@ class WhyPanel(QFrame):
         self.button.setAccessibleDescription(self.reason.text())
         found = self._why.current
         self.strip.show_result(found)
-        for widget in (self.summary, self.strip, self.list):
-            widget.setVisible(found is not None)
+        self.summary.setVisible(found is not None)
+        self._found.setVisible(found is not None)
         if found is not None:
             self.summary.setText(self._summary(found))
             self.list.setText(self._listed(found))

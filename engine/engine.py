@@ -25,7 +25,7 @@ from engine.checkpoint import Checkpoint, open_checkpoint
 from engine.compose import make_program
 from engine.decoding.rules import RuleOptions
 from engine.errors import RequestError, RuntimeFailure
-from engine.forks import check_fork, check_model, compared, steering_of
+from engine.forks import check_fork, check_model, check_repeatable, compared, steering_of
 from engine.hardware import LoopPath
 from engine.loading import (
     Placement,
@@ -140,7 +140,7 @@ class TorchEngine:
         """How much each token accepted before adds to the confidence of one position in one step
         (row of the trace; `engine.attribution`). Raises TraceError, RequestError `request.stopped`,
         RuntimeFailure."""
-        row = self._row_of_trace(trace.header, Capture())
+        row = self._row_of_trace(trace, Capture())
         row.steering = steering_of(trace.header.ancestry, trace.ids.shape[1])
         with _failures_in_words():
             return attribute(trace, step, position, reach, row, self._program, stop)
@@ -317,19 +317,21 @@ class TorchEngine:
         prompt = self._tokenizer.encode_chat(request.messages)
         return self._row_of(prompt, request.max_new_tokens, settings, request.capture)
 
-    def _row_of_trace(self, header: TraceHeader, capture: Capture) -> Row:
+    def _row_of_trace(self, trace: Trace, capture: Capture) -> Row:
         """The row a trace's root was recorded with."""
-        spec = self._loaded().spec
+        header, spec = trace.header, self._loaded().spec
         check_model(header, self.info, spec)
         check_capture(capture, spec.vocab_size)
         assert header.settings is not None  # `check_model`
         check_settings(header.settings)
-        return self._row_of(header.prompt_ids, header.max_new_tokens, header.settings, capture)
+        row = self._row_of(header.prompt_ids, header.max_new_tokens, header.settings, capture)
+        check_repeatable(trace, row.max_new_tokens, self._width(row), spec)
+        return row
 
     def _forked_row(self, fork: Fork) -> Row:
         spec = self._loaded().spec
-        row = self._row_of_trace(fork.trace.header, fork.capture)
-        check_fork(fork, spec, row.max_new_tokens, self._runtime_for(row).pieces.program.foresees)
+        row = self._row_of_trace(fork.trace, fork.capture)
+        check_fork(fork, spec, self._runtime_for(row).pieces.program.foresees)
         chain = (*fork.trace.header.ancestry, parent_of(fork))
         row.steering = steering_of(chain, fork.trace.ids.shape[1])
         return row

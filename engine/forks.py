@@ -16,20 +16,14 @@ from engine.models.family import FamilySpec
 from engine.trace.errors import TraceError
 from engine.trace.fork import Fork, check_change, check_same, parent_of
 from engine.trace.header import TraceHeader, TraceParent
+from engine.trace.trace import Trace
 from engine.types import Event, ModelInfo, StepTaken
 
 
-def check_fork(fork: Fork, spec: FamilySpec, limit: int, foresees: bool) -> None:
+def check_fork(fork: Fork, spec: FamilySpec, foresees: bool) -> None:
     """Raises TraceError for a change the model cannot follow, and RequestError for settings out of
-    range. limit: tokens there is room for. foresees: see `engine.runtime.step.StepProgram`."""
-    wanted = fork.trace.header.max_new_tokens
-    if limit < wanted:
-        raise TraceError(
-            "trace.fork_room",
-            f"The reply may take {wanted} tokens, and here is room for {limit} after its prompt.",
-            "Close other programs and load the model again, or choose a smaller one.",
-        )
-    check_change(fork, spec.vocab_size, spec.mask_token_id)
+    range. foresees: see `engine.runtime.step.StepProgram`."""
+    check_change(fork.trace, parent_of(fork), spec.vocab_size, spec.mask_token_id)
     if fork.change.settings is not None:
         check_settings(fork.change.settings)
     start, length = parent_of(fork).block_start, fork.trace.ids.shape[1]
@@ -41,6 +35,30 @@ def check_fork(fork: Fork, spec: FamilySpec, limit: int, foresees: bool) -> None
             " denoised.",
             "Force another token there, or change the block before.",
         )
+
+
+def check_repeatable(trace: Trace, room: int, width: int, spec: FamilySpec) -> None:
+    """Raises TraceError for a reply that the loaded model cannot have given or has no room for, and
+    RequestError for settings out of range: a trace may come from anywhere. room: tokens that fit
+    behind the prompt; width: positions of a block here."""
+    header = trace.header
+    if room < header.max_new_tokens:
+        raise TraceError(
+            "trace.no_room",
+            f"The reply may take {header.max_new_tokens} tokens, and behind its prompt is room for "
+            f"{room}.",
+            "Close other programs and load the model again, or choose a smaller one.",
+        )
+    if trace.ids.shape[1] != width:
+        raise TraceError(
+            "trace.other_model",
+            f"The trace has blocks of {trace.ids.shape[1]} positions, the loaded model of {width}.",
+            f"Load {header.model_name or 'the model it was recorded with'}.",
+        )
+    for parent in header.ancestry:
+        check_change(trace, parent, spec.vocab_size, spec.mask_token_id)
+        if parent.change.settings is not None:
+            check_settings(parent.change.settings)
 
 
 def check_model(header: TraceHeader, info: ModelInfo, spec: FamilySpec) -> None:
@@ -59,7 +77,7 @@ def check_model(header: TraceHeader, info: ModelInfo, spec: FamilySpec) -> None:
                 f"the loaded one's {ours}.",
                 f"Load {header.model_name or 'the model it was recorded with'}.",
             )
-    if header.settings is None or not header.prompt_ids:
+    if header.settings is None or not header.prompt_ids or header.max_new_tokens < 1:
         raise TraceError(
             "trace.not_repeatable",
             "The trace does not say with which prompt and settings it was recorded.",

@@ -25,6 +25,7 @@ MAX_POSITIONS = 4  # whose logits one reply can keep
 BUDGET = 256 * 2**20  # bytes a ring may take on the device
 FEWEST = 8  # slots it has whatever they take
 _NOWHERE = -1
+_TOGETHER = 2**24  # logits searched at a time
 
 # logits float32 [R, V], log_norm float32 [R] -> ids int32 [R, k], probabilities float32 [R, k]
 FindBest = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
@@ -141,6 +142,11 @@ def best_of(logits: Tensor, log_norm: Tensor, top: int) -> tuple[Tensor, Tensor]
     log_norm float32 [R] -> ids int32, probabilities float32 [R, top]. The reference of
     `engine.kernels.best`."""
     vocab = logits.shape[-1]
+    parts = logits.split(max(1, _TOGETHER // vocab))
+    if len(parts) > 1:  # a whole-sequence canvas: the keys below take twice what logits take
+        norms = log_norm.split(max(1, _TOGETHER // vocab))
+        found = [best_of(part, norm, top) for part, norm in zip(parts, norms, strict=True)]
+        return torch.cat([ids for ids, _ in found]), torch.cat([shares for _, shares in found])
     bits = (logits + 0.0).view(torch.int32)  # + 0.0: no negative zero
     rising = (bits >> 31).bitwise_and_(0x7FFFFFFF).bitwise_xor_(bits)  # in the numbers' order
     below = torch.arange(vocab, 0, -1, device=logits.device)  # of equals the lower id is greater

@@ -96,7 +96,10 @@ def step_input(trace: Trace, row: int, position: int) -> StepInput:
         if (parent.block_start, parent.block_step) == (start, within):
             for taken in parent.change.mask:
                 settled[taken - start] = False
-    return StepInput(start, within, _before(trace, row), canvas, settled, given)
+    before = _before(trace, row)
+    if len(before) != start:
+        raise _refused("The reply's first blocks were not recorded.", "Record the reply again")
+    return StepInput(start, within, before, canvas, settled, given)
 
 
 def _apply(

@@ -32,6 +32,8 @@ def check_trace(trace: Trace) -> None:
     def share(values: Array) -> npt.NDArray[np.bool_]:
         return np.isnan(values) | ((values >= 0) & (values <= 1 + _ROUNDING))
 
+    prompt = np.array(trace.header.prompt_ids, dtype=np.int64)
+    _require(prompt, lambda v: token(v) & (v >= 0), "a prompt's token outside the vocabulary")
     _require(trace.ids, lambda v: token(v) & (v >= 0), "a token id outside the vocabulary")
     _require(trace.edited_from, token, "a replaced token id outside the vocabulary")
     _require(trace.state, lambda v: v <= max(TokenState), "a token in no known state")

@@ -79,7 +79,7 @@ def save_trace(trace: Trace, path: str | os.PathLike[str]) -> None:
             "can hold.",
             "Record fewer positions, fewer candidates, or a shorter reply.",
         )
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    draft = target.with_name(f".{secrets.token_hex(8)}{EXTENSION}.part")
     try:
         with draft.open("xb") as file:
             file.write(MAGIC + len(header).to_bytes(8, "little") + header)

@@ -60,11 +60,12 @@ def header_of_fork(fork: Fork) -> TraceHeader:
     )
 
 
-def check_change(fork: Fork, vocab_size: int, suppressed: int | None) -> None:
+def check_change(
+    trace: Trace, parent: TraceParent, vocab_size: int, suppressed: int | None
+) -> None:
     """Raises TraceError `trace.fork_change` for a change that cannot be made at its step.
     suppressed: the mask id, which stands for "nothing yet" and cannot be forced."""
-    trace, change = fork.trace, fork.change
-    begin = parent_of(fork).block_start
+    change, begin = parent.change, parent.block_start
     length = trace.ids.shape[1]
     prompt = len(trace.header.prompt_ids)
     end = max(prompt + trace.header.max_new_tokens, begin + length)

@@ -197,6 +197,16 @@ def test_the_kernel_finds_what_the_reference_finds(vocab: int) -> None:
     torch.testing.assert_close(shares, kernel_shares)
 
 
+def test_many_rows_are_searched_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(7, 100, generator=torch.Generator().manual_seed(0))
+    norm = logits.logsumexp(-1)
+    ids, shares = best_of(logits, norm, 5)
+    monkeypatch.setattr("engine.runtime.watch._TOGETHER", 250)
+    parts = best_of(logits, norm, 5)
+    assert torch.equal(parts[0], ids)
+    assert torch.equal(parts[1], shares)
+
+
 @pytest.mark.parametrize(
     "capture",
     [

@@ -199,6 +199,7 @@ HOSTILE = {
     "an end nobody has": _trace(reason="boredom"),
     "a vocabulary of nothing": _trace(vocab_size=0),
     "a smaller vocabulary": _trace(vocab_size=3),
+    "a vocabulary without its prompt": _trace(vocab_size=10),
     "an ancestor that is text": _trace(ancestry=["x"]),
     "an ancestor without a change": _trace(ancestry=[{"trace_id": ""}]),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from small import graph_for, small_model
 from traced_engines import FAMILIES, LLADA2, PROMPT, ask, engine_over, long_reply
 
 from engine.engine import TorchEngine, load_engine
-from engine.errors import RequestError
+from engine.errors import RequestError, UnblurError
 from engine.paths import demo_folder
 from engine.trace import (
     EVERYWHERE,
@@ -19,6 +20,7 @@ from engine.trace import (
     Fork,
     Trace,
     TraceError,
+    TraceParent,
     open_trace,
     record,
     record_fork,
@@ -240,7 +242,64 @@ def test_a_trace_of_another_model_is_refused(engines: dict[str, TorchEngine]) ->
     bare = replace(parent, header=replace(parent.header, settings=None))
     assert refusal(engines["llada2.0"], Fork(bare, 0)).code == "trace.not_repeatable"
     long = replace(parent, header=replace(parent.header, max_new_tokens=10**6))
-    assert refusal(engines["llada2.0"], Fork(long, 0)).code == "trace.fork_room"
+    assert refusal(engines["llada2.0"], Fork(long, 0)).code == "trace.no_room"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change(force=((12, 64),)),
+        Change(force=((10**9, 1),)),
+        Change(mask=(10**9,)),
+        Change(ban=((3, 1),)),
+        Change(settings=DecodeSettings(steps=0)),
+        Change(settings=DecodeSettings(temperature=1e30)),
+    ],
+)
+def test_an_ancestor_that_never_was_is_refused(
+    engines: dict[str, TorchEngine], change: Change
+) -> None:
+    """A file from anywhere may claim what it likes."""
+    engine = engines["llada2.0"]
+    parent = record(engine, ask(threshold=0.99))
+    claimed = TraceParent("00", 0, 8, 1, change)
+    odd = replace(parent, header=replace(parent.header, ancestry=(claimed,)))
+    with pytest.raises(UnblurError) as caught:
+        record_fork(engine, Fork(odd, 1))
+    assert caught.value.code in ("trace.fork_change", "request.settings")
+    with pytest.raises(UnblurError) as caught:
+        engine.attribute(odd, 1, 12)
+    assert caught.value.code in ("trace.fork_change", "request.settings")
+
+
+def test_a_reply_of_other_blocks_is_refused(engines: dict[str, TorchEngine]) -> None:
+    engine = engines["llada2.0"]
+    parent = record(engine, ask(threshold=0.99))
+    names = ("ids", "state", "confidence", "entropy", "edited_from")
+    narrow = replace(parent, **{name: getattr(parent, name)[:, :4] for name in names})
+    wide = replace(parent, **{name: np.tile(getattr(parent, name), 2) for name in names})
+    for odd in (narrow, wide):
+        assert refusal(engine, Fork(odd, 0)).code == "trace.other_model"
+        with pytest.raises(TraceError):
+            engine.attribute(odd, 0, 12)
+    never = replace(parent, header=replace(parent.header, max_new_tokens=0))
+    assert refusal(engine, Fork(never, 0)).code == "trace.not_repeatable"
+
+
+def test_a_fork_of_a_stopped_reply_goes_on(engines: dict[str, TorchEngine]) -> None:
+    engine = engines["llada2.0"]
+    whole = record(engine, ask(threshold=0.99))
+    stop, seen = threading.Event(), []
+
+    def count(event: object) -> None:
+        seen.append(event)
+        if len(seen) == 5:
+            stop.set()
+
+    cut = record(engine, ask(threshold=0.99), stop, count)
+    assert cut.header.reason == "stopped"
+    assert len(cut) < len(whole)
+    assert_same(record_fork(engine, Fork(cut, 1)), whole)
 
 
 def test_a_parent_that_this_machine_does_not_reproduce_is_refused(

@@ -98,6 +98,48 @@ def test_every_view_takes_focus_by_tab_and_has_a_name(page: InspectorPage) -> No
     assert views <= seen
 
 
+def test_tab_goes_from_the_top_to_the_bottom(page: InspectorPage) -> None:
+    wanted = [
+        page.words,
+        page.file_menu,
+        page.fill.buttons["confidence"],
+        page.canvas,
+        page.raster,
+        page.curves,
+        page.timeline,
+        page.side.tabs["position"],
+        page.card.history,
+        page.transport.play,
+    ]
+    page.capture.buttons["light"].setFocus()
+    met = []
+    for _ in range(60):
+        focused = QApplication.focusWidget()
+        if focused in wanted and focused not in met:
+            met.append(focused)
+        QTest.keyClick(focused, Key.Key_Tab)
+    assert met == wanted
+
+
+def test_the_view_with_the_focus_says_what_is_selected(page: InspectorPage) -> None:
+    page.raster.setFocus()
+    assert "Position 10" in page.raster.accessibleDescription()
+    QTest.keyClick(page.raster, Key.Key_Down)
+    assert page.raster.accessibleDescription() == moment_sentence(page._model)
+    assert "Position 11" in page.raster.accessibleDescription()
+
+
+def test_the_theme_may_change_while_a_trace_is_shown(page: InspectorPage) -> None:
+    light = pixels(page)
+    page._theme.choose("dark")
+    QApplication.processEvents()
+    dark = pixels(page)
+    assert dark != light
+    page._theme.choose("light")
+    QApplication.processEvents()
+    assert pixels(page) == light
+
+
 def test_a_press_on_a_token_selects_it(page: InspectorPage) -> None:
     box = page.canvas._box(2).center().toPoint()
     QTest.mouseClick(page.canvas, Qt.MouseButton.LeftButton, pos=box)

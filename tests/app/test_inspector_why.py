@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from inspector_traces import small_trace
 from PySide6.QtCore import Qt
@@ -9,11 +11,12 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+from app.backend.conversations import MessageStatus
 from app.desktop import Desktop
 from app.models.inspector import Source
 from app.models.lifecycle import Lifecycle
 from app.ui.inspector.why_panel import WhyPanel
-from engine.errors import RuntimeFailure
+from engine.errors import RequestError, RuntimeFailure
 from engine.fake import FakeScript
 
 
@@ -104,3 +107,44 @@ def test_a_question_does_not_pass_for_a_reply(desktop: Desktop, qtbot: QtBot) ->
     reply = desktop.chat.current.messages[-1].id
     assert desktop.window.inspector.show_answer(reply, "again")
     assert desktop.window.inspector.source is Source.ANSWER
+
+
+def test_another_model_can_be_loaded_while_a_question_is_open(
+    desktop: Desktop, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Event()
+
+    def wait_for_stop(_trace, _step, _position, _reach, stop: threading.Event) -> None:
+        asked.set()
+        assert stop.wait(5)
+        raise RequestError("request.stopped", "The question was stopped.", "Ask again.")
+
+    monkeypatch.setattr(desktop.engine._worker._engine, "attribute", wait_for_stop)
+    QTest.mouseClick(panel_of(desktop).button, Qt.MouseButton.LeftButton)
+    qtbot.waitUntil(asked.is_set)
+    assert "Esc stops it" in panel_of(desktop).reason.text()
+    desktop.engine.load_demo()
+    qtbot.waitUntil(lambda: desktop.engine.state is Lifecycle.READY, timeout=5000)
+    assert not desktop.window.inspector_page.problem.isVisible()  # it was asked to stop
+    assert not desktop.engine.asking
+    assert panel_of(desktop).button.isEnabled()
+
+
+def test_a_prompt_sent_while_a_question_is_open_is_answered_after_it(
+    desktop: Desktop, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+    engine = desktop.engine._worker._engine
+    real = engine.attribute
+
+    def slow(*args) -> object:
+        assert go_on.wait(5)
+        return real(*args)
+
+    monkeypatch.setattr(engine, "attribute", slow)
+    QTest.mouseClick(panel_of(desktop).button, Qt.MouseButton.LeftButton)
+    assert desktop.chat.send("again")
+    go_on.set()
+    done = MessageStatus.DONE
+    qtbot.waitUntil(lambda: desktop.chat.current.messages[-1].status is done, timeout=5000)
+    assert desktop.window.why.result is not None

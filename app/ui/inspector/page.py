@@ -6,6 +6,7 @@ page alike are told by `app.models.inspector`.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 from PySide6.QtCore import Qt, Slot
@@ -140,6 +141,7 @@ class InspectorPage(QWidget):
             self,
         )
         self._lay_out()
+        self._order_tabs()
         self._connect()
         self._refresh()
 
@@ -208,6 +210,16 @@ class InspectorPage(QWidget):
         layout.addLayout(head)
         layout.addLayout(card)
         layout.addWidget(self.stack, 1)
+
+    def _order_tabs(self) -> None:
+        """Tab goes from the top left to the bottom right: choices, views, panels, playing."""
+        order: list[QWidget] = [*self.capture.buttons.values(), self.words, self.file_menu]
+        for choice in (self.fill, self.unit, self.span):
+            order += choice.buttons.values()
+        order += [self.canvas, self.twin, self.raster, self.curves, self.timeline]
+        order += [*self.side.tabs.values(), self.card.history, *self.transport.buttons()]
+        for before, after in pairwise(order):
+            QWidget.setTabOrder(before, after)
 
     def _empty_state(self) -> QWidget:
         """What stands here before there is a trace, and how to get one."""

@@ -12,6 +12,7 @@ import math
 from PySide6.QtCore import QObject, QPointF, QRect, QRectF, Qt, Signal, Slot
 from PySide6.QtGui import (
     QColor,
+    QFocusEvent,
     QKeyEvent,
     QMouseEvent,
     QPainter,
@@ -25,6 +26,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.models.inspector import InspectorModel, Selection, Source
 from app.ui.inspector.axis import StepAxis, Unit
+from app.ui.inspector.words import moment_sentence
 from app.ui.theme import Theme
 
 STRIP = 9  # px on each side of the playhead that its mark may cover
@@ -176,6 +178,8 @@ class StepPlot(QWidget):
     @Slot(object, object)
     def _on_selection(self, before: Selection, now: Selection) -> None:
         axis = self.axis()
+        if self.hasFocus():
+            self.setAccessibleDescription(moment_sentence(self._model))
         if axis is not None:
             for strip in (*self.strips(before, axis), *self.strips(now, axis)):
                 self.update(strip)
@@ -202,8 +206,8 @@ class StepPlot(QWidget):
 
     def picture(self, axis: StepAxis) -> QPixmap:
         """The kept picture, drawn now if there is none."""
-        if self._picture is None:
-            ratio = self.devicePixelRatioF()
+        ratio = self.devicePixelRatioF()
+        if self._picture is None or self._picture.devicePixelRatio() != ratio:
             picture = QPixmap(round(self.width() * ratio), round(self.height() * ratio))
             picture.setDevicePixelRatio(ratio)
             picture.fill(QColor(self._theme.colors.window))
@@ -232,6 +236,10 @@ class StepPlot(QWidget):
         painter.drawPolygon(QPolygonF(head))
 
     # moving along
+
+    def focusInEvent(self, event: QFocusEvent) -> None:
+        super().focusInEvent(event)
+        self.setAccessibleDescription(moment_sentence(self._model))
 
     def mousePressEvent(self, event: QMouseEvent) -> None:
         if event.button() == Qt.MouseButton.LeftButton:

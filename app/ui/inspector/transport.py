@@ -63,6 +63,10 @@ class Transport(QFrame):
         self._icons[button] = name
         return button
 
+    def buttons(self) -> tuple[QPushButton, ...]:
+        """All controls from left to right."""
+        return (*self._icons, self.speed, self.follow)
+
     def _speeds(self) -> QMenu:
         menu = QMenu(self)
         group = QActionGroup(menu)

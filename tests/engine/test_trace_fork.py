@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 from small import graph_for, small_model
+from tiny import load
 from traced_engines import FAMILIES, LLADA2, PROMPT, ask, engine_over, long_reply
 
 from engine.engine import TorchEngine, load_engine
 from engine.errors import RequestError, UnblurError
+from engine.models.llada2_spec import Decoding
 from engine.paths import demo_folder
 from engine.trace import (
     EVERYWHERE,
@@ -61,6 +64,24 @@ def test_an_unchanged_fork_is_its_parent_to_the_last_bit(
         assert fork.header.parent is not None
         assert fork.header.parent.trace_id == parent.header.trace_id
         assert fork.header.trace_id != parent.header.trace_id
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("rule", LLADA2)
+def test_an_unchanged_fork_of_the_conformance_model_is_its_parent(
+    tiny_folder: Path, rule: str, temperature: float
+) -> None:
+    model = load(tiny_folder)
+    model.spec = replace(
+        model.spec,
+        decoding=cast(Decoding, rule),
+        delete_token_id=498 if rule == "llada2.2" else None,
+        split_token_id=499 if rule == "llada2.2" else None,
+    )
+    engine = engine_over(rule, model)
+    parent = record(engine, ask(limit=40, temperature=temperature, seed=5, prompt="3 1 4 1 5 9"))
+    assert len(parent) > 2
+    assert_same(record_fork(engine, Fork(parent, len(parent) // 2)), parent)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

@@ -46,8 +46,9 @@ def model_of(name: str) -> AnyBackbone:
     return gemma_model() if name == "diffusion_gemma" else dense_model(name)
 
 
-def engine_over(name: str) -> TorchEngine:
-    model = model_of(name)
+def engine_over(name: str, model: AnyBackbone | None = None) -> TorchEngine:
+    """model: another one than the small random one of that name."""
+    model = model or model_of(name)
     checkpoint = SimpleNamespace(
         spec=model.spec,
         name=name,

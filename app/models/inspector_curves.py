@@ -28,7 +28,8 @@ class Curves:
     entropy_mean, entropy_max (nats), confidence_mean, confidence_min: over the positions that are
     still open in the step or were accepted in it (block-local: no other block is judged);
     confidence is of the token shown. committed: tokens accepted in the step, block-local.
-    tpf: tokens accepted so far (and not taken back) per decode forward so far.
+    tpf: tokens accepted so far per decode forward so far, those behind the first stop token left
+    out: at the reply's end it is the reply's TPF.
     """
 
     seconds: Numbers
@@ -48,7 +49,6 @@ def curves_of(data: InspectorData) -> Curves:
     entropy = np.where(live, trace.entropy, np.nan).astype(np.float64)
     confidence = np.where(live, trace.confidence, np.nan).astype(np.float64)
     committed = data.newly_settled.sum(axis=1).astype(np.float64)
-    kept = committed - data.remasked.sum(axis=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a step that judged nothing: NaN is meant
         return Curves(
@@ -59,8 +59,26 @@ def curves_of(data: InspectorData) -> Curves:
             confidence_mean=np.nanmean(confidence, axis=1),
             confidence_min=np.nanmin(confidence, axis=1),
             committed=committed,
-            tpf=np.cumsum(kept) / np.maximum(trace.forwards, 1),
+            tpf=_kept(data) / np.maximum(trace.forwards, 1),
         )
+
+
+def _kept(data: InspectorData) -> Numbers:
+    """[S]: accepted tokens of the reply after each step, up to the first stop token."""
+    stops = data.settled & np.isin(data.trace.ids, data.trace.header.stop_ids)
+    ended = np.asarray(stops.any(axis=1))
+    width = np.where(ended, stops.argmax(axis=1) + 1, data.length)
+    within = np.arange(data.length)[None, :] < width[:, None]
+    kept = (data.settled & within).sum(axis=1).astype(np.float64)
+    before = 0.0
+    for segment in data.segments:
+        rows = slice(segment.first, segment.last + 1)
+        kept[rows] += before
+        before = float(kept[segment.last])
+        if bool(np.take(ended, segment.last)):
+            kept[segment.last + 1 :] = before
+            break
+    return kept
 
 
 class MarkKind(Enum):

@@ -1,4 +1,4 @@
-"""The peek: beside the chat, the block that is being denoised, and the way to the inspector.
+"""The peek: beside the chat, the steps of the newest answer, and the way to the inspector.
 
 It knows a small raster, one curve and four numbers of the newest reply. It refuses to know more:
 the inspector's page shows the rest.
@@ -28,7 +28,7 @@ class Peek(QFrame):
         """model: one that always shows the reply being written."""
         super().__init__(parent)
         self.setObjectName("peek")
-        self.setAccessibleName(self.tr("Peek at the answer's last block"))
+        self.setAccessibleName(self.tr("Peek at the answer's steps"))
         self._theme = theme
         self._model = model
         self.open = True
@@ -38,7 +38,6 @@ class Peek(QFrame):
         self.toggle.setIconSize(QSize(18, 18))
         self.toggle.clicked.connect(lambda: self.set_open(not self.open))
         axes = AxisModel(model, self)
-        axes.choose_block_only(True)
         self.title = QLabel(self)
         self.title.setProperty("tone", "strong")
         self.title.setWordWrap(True)
@@ -80,7 +79,7 @@ class Peek(QFrame):
         self.open = open_
         self.setFixedWidth(WIDTH if open_ else CLOSED_WIDTH)
         self.title.setVisible(open_)
-        words = self.tr("Hide the peek") if open_ else self.tr("Peek at the answer's last block")
+        words = self.tr("Hide the peek") if open_ else self.tr("Peek at the answer's steps")
         self.toggle.setAccessibleName(words)
         self.toggle.setToolTip(words)
         self._model.watch(open_ and self.isVisible())

@@ -65,7 +65,7 @@ def test_the_peek_shows_the_block_being_written_and_opens_it(open_window, qtbot:
     desktop.chat.send("hello")
     qtbot.waitUntil(lambda: peek.title.text() == "Block 2", timeout=5000)
     assert peek.raster.isVisible()
-    assert peek.raster.positions_in_sight()[1] - peek.raster.positions_in_sight()[0] == 32
+    assert peek.raster.positions_in_sight() == (0, 64)  # both blocks
     press(peek.button)
     page = desktop.window.inspector_page
     assert page.isVisible()

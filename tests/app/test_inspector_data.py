@@ -12,7 +12,9 @@ from inspector_traces import large_trace, small_trace
 from app.models.inspector_curves import Mark, MarkKind, commit_front, curves_of, marks_of
 from app.models.inspector_data import InspectorData
 from app.models.inspector_fills import LEVELS, NOT_CAPTURED, NOT_YET, Levels, scale_of
-from engine.types import TokenState
+from engine.fake import FakeEngine
+from engine.trace import record
+from engine.types import GenerateRequest, Message, TokenState
 
 
 @pytest.fixture
@@ -90,6 +92,15 @@ def test_curves_use_real_times_and_leave_out_what_was_not_judged(data) -> None:
     assert curves.entropy_max[1] == pytest.approx(2.0)
     assert curves.confidence_min[4] == pytest.approx(0.2)
     assert curves.tpf[-1] == pytest.approx(5 / 6)
+
+
+def test_tpf_at_the_end_is_the_replys_own() -> None:
+    engine = FakeEngine()
+    request = GenerateRequest((Message("user", "hello"),))
+    trace = record(engine, request)
+    stats = trace.header.stats
+    assert curves_of(InspectorData(trace)).tpf[-1] == pytest.approx(stats.tpf)
+    assert stats.tokens < trace.ids.shape[1] * (int(trace.block[-1]) + 1)  # stops fill its end
 
 
 def test_a_step_that_judged_nothing_has_no_mean(data) -> None:

@@ -162,7 +162,7 @@ def _get(options: argparse.Namespace, services: ModelServices) -> int:
     if why_not and not options.anyway:
         raise UnblurError("models.not_advised", why_not, "Get it anyway: add --anyway.")
     refuse_if_here(root, plan)
-    path = _carried_out(Download(plan, root, services.tokens.get, Policy()))
+    path = _carried_out(Download(plan, root, services.tokens.get_for, Policy()))
     _show(options, {**document, "path": path}, [f"In {path}"])
     return 0
 
@@ -177,7 +177,7 @@ def _verify(options: argparse.Namespace, services: ModelServices) -> int:
             report = verify(model, stop, _percent(f"Checking {model.name}"))
             if report.bad and options.repair:
                 plan = repair_plan(report)
-                _carried_out(Download(plan, model.root, services.tokens.get, Policy()))
+                _carried_out(Download(plan, model.root, services.tokens.get_for, Policy()))
                 report = verify(library.find(str(model.path)), stop)
             reports.append(report)
     lines = [line for report in reports for line in _report_lines(report)]
@@ -211,7 +211,11 @@ def _token(options: argparse.Namespace, services: ModelServices) -> int:
     tokens = services.tokens
     if options.forget:
         tokens.forget()
-        _show(options, {"kept": ""}, ["The token is forgotten."])
+        tokens.get()
+        lines = ["The token is forgotten."]
+        if tokens.where:
+            lines.append(f"Another one, not entered here, stays in use ({tokens.where}).")
+        _show(options, {"kept": tokens.where}, lines)
         return 0
     piped = not sys.stdin.isatty()
     tokens.save(sys.stdin.readline() if piped else getpass.getpass("Access token: "))

@@ -112,7 +112,7 @@ def store_for_pictures(folder: Path, online: bool = True) -> ModelStore:
             tokens=tokens,
             hub=PictureHub(lambda: None, HUB),
             library=Library(folder / "library.json", folder / "models", None),
-            queue=DownloadQueue(folder / "downloads.json", lambda: None, on_change),
+            queue=DownloadQueue(folder / "downloads.json", lambda _: None, on_change),
             bandwidth_file=folder / "bandwidth.json",
         )
 

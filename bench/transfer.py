@@ -70,7 +70,7 @@ def serve(path: str, ports: Queue[int]) -> None:
 
 def ours(port: int, file: RemoteFile, folder: Path) -> None:
     plan = DownloadPlan("bench/file", COMMIT, f"http://127.0.0.1:{port}", (file,))
-    Download(plan, folder, lambda: None, Policy()).run()
+    Download(plan, folder, lambda _: None, Policy()).run()
 
 
 def curl_then_hash(port: int, file: RemoteFile, folder: Path) -> None:

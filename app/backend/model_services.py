@@ -50,6 +50,6 @@ def open_services(
         library=Library(
             data / "library.json", models or default_models_folder(), hugging_face_cache()
         ),
-        queue=DownloadQueue(data / "downloads.json", tokens.get, on_change),
+        queue=DownloadQueue(data / "downloads.json", tokens.get_for, on_change),
         bandwidth_file=data / "bandwidth.json",
     )

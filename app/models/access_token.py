@@ -99,5 +99,9 @@ def _save(services: ModelServices, token: str) -> Kept:
 
 
 def _forget(services: ModelServices) -> Kept:
-    services.tokens.forget()
+    """What is left: a keyring that did not answer may still have it."""
+    try:
+        services.tokens.forget()
+    except HubError as error:
+        return replace(_look(services), problem=problem_of(error))
     return _look(services)

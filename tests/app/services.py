@@ -30,7 +30,7 @@ def services_in(
             tokens=tokens,
             hub=Hub(tokens.get, endpoint),
             library=Library(folder / "library.json", folder / "models", cache),
-            queue=DownloadQueue(folder / "downloads.json", tokens.get, on_change, policy),
+            queue=DownloadQueue(folder / "downloads.json", tokens.get_for, on_change, policy),
             bandwidth_file=folder / "bandwidth.json",
         )
 

@@ -71,9 +71,52 @@ def test_else_a_file_that_only_its_owner_reads(tmp_path: Path, ring: Ring | None
     if sys.platform != "win32":
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert TokenStore(path, keyring=lambda: ring).get() == TOKEN
-    store.forget()
+    if ring is None:
+        store.forget()
+    else:  # whether that one has it, nobody can tell
+        with pytest.raises(HubError) as caught:
+            store.forget()
+        assert caught.value.code == "hub.token_not_forgotten"
     assert TOKEN not in path.read_text()
     assert store.get() is None
+
+
+def test_a_keyring_that_answers_again_has_the_only_copy_of_the_newest_token(
+    tmp_path: Path,
+) -> None:
+    ring, path = Ring(), tmp_path / "token.json"
+    store = TokenStore(path, keyring=lambda: ring)
+    store.save("hf_theOldestOfThree")
+    ring.broken = True
+    store.save("hf_theSecondOfThree")
+    ring.broken = False
+    assert TokenStore(path, keyring=lambda: ring).get() == "hf_theSecondOfThree"
+    store.save(TOKEN)
+    again = TokenStore(path, keyring=lambda: ring)
+    assert (again.get(), again.where) == (TOKEN, "keyring")
+    assert "hf_" not in path.read_text()
+
+
+def test_a_token_is_given_for_its_own_hub_alone(tmp_path: Path) -> None:
+    store = TokenStore(tmp_path / "token.json", MIRROR, keyring=lambda: None)
+    store.save(TOKEN)
+    assert store.get_for(f"{MIRROR}/") == TOKEN
+    assert store.get_for("https://huggingface.co") is None
+    assert store.get_for(f"{MIRROR}.elsewhere.org") is None
+
+
+@pytest.mark.parametrize("odd", ["hf_two\nlines", "hf_\u2026elided", "Bearer hf_oneToken", "hf"])
+def test_what_cannot_be_sent_as_a_token_is_passed_over_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: str
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", odd)
+    store = TokenStore(tmp_path / "token.json", keyring=lambda: None)
+    assert (store.get(), store.where) == (None, "")
+    assert "environment" in (store.problem or "")
+    assert odd not in (store.problem or "")
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_ofTheLogin")
+    store = TokenStore(tmp_path / "token.json", keyring=lambda: None)
+    assert (store.get(), store.where) == ("hf_ofTheLogin", "hugging face login")
 
 
 def test_a_token_is_kept_for_one_hub_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

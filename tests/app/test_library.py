@@ -331,11 +331,11 @@ def test_a_repair_from_the_hub_fetches_only_the_bad_files(tmp_path: Path) -> Non
     library = Library(tmp_path / "library.json", tmp_path / "models", None)
     root = library.folders.download_to
     with serving(60_000) as (hub, repository):
-        Download(plan_of(hub, repository), root, lambda: None, QUICK).run()
+        Download(plan_of(hub, repository), root, lambda _: None, QUICK).run()
         model = only(library)
         (model.path / "model.safetensors").write_bytes(b"cut")
         hub.requests.clear()
-        queue = DownloadQueue(tmp_path / "queue.json", lambda: None, policy=QUICK)
+        queue = DownloadQueue(tmp_path / "queue.json", lambda _: None, policy=QUICK)
         queue.start()
         identity = queue.add(repair_plan(verify(model)), model.root)
         wait_until(lambda: not queue.busy)

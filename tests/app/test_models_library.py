@@ -35,7 +35,7 @@ def put(hub: HubServer, data: Path, name: str = NAME) -> Path:
     plan = asked.plan(asked.look_up(ModelRef(name)))
     root = data / "models"
     root.mkdir(parents=True, exist_ok=True)
-    return Download(plan, root, lambda: None, Policy()).run()
+    return Download(plan, root, lambda _: None, Policy()).run()
 
 
 def test_an_empty_library_says_so_and_leads_to_find(

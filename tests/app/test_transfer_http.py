@@ -12,7 +12,9 @@ from hub_server import HubServer, Trouble, wait_until
 from transfers import QUICK, TOKEN, Seen, place_of, plan_of, remote, serving
 
 from app.backend.hub.access import HubError, refused, without_secrets
+from app.backend.hub.token import TokenStore
 from app.backend.transfer import http
+from app.backend.transfer.download import Download
 from app.backend.transfer.faults import Fault, TransferError
 from app.backend.transfer.fetch import fetch
 from app.backend.transfer.http import Source, Timeouts, get, seconds_to_wait
@@ -86,6 +88,16 @@ def test_the_refusals_differ_in_message_and_action() -> None:
     assert all(e.action and e.link for e in said)
 
 
+def test_a_repair_from_another_site_is_not_given_the_hubs_token(tmp_path: Path) -> None:
+    """A manifest of a folder from elsewhere names its origin; that may be anyone's."""
+    tokens = TokenStore(tmp_path / "token.json", "https://huggingface.co", keyring=lambda: None)
+    tokens.save(TOKEN)
+    with serving(5000) as (hub, repository):
+        Download(plan_of(hub, repository), tmp_path, tokens.get_for, QUICK).run()
+        assert hub.requests
+        assert not any(authorised(hub).values())
+
+
 def test_no_token_is_in_an_error_a_log_or_a_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -96,7 +108,7 @@ def test_no_token_is_in_an_error_a_log_or_a_file(
             hub.trouble = lambda _path, status=trouble: status and Trouble(status=status)
             root = tmp_path / f"{reader} {trouble}"
             root.mkdir()
-            queue = DownloadQueue(root / "queue.json", lambda: TOKEN, policy=QUICK)
+            queue = DownloadQueue(root / "queue.json", lambda _: TOKEN, policy=QUICK)
             queue.start()
             queue.add(plan_of(hub, repository), root)
             wait_until(lambda q=queue: not q.busy)

@@ -38,7 +38,7 @@ class Running:
         self.changes = 0
         self.store = folder / "downloads.json"
         self.queue = DownloadQueue(
-            self.store, lambda: None, self._changed, policy=QUICK, at_once=at_once
+            self.store, lambda _: None, self._changed, policy=QUICK, at_once=at_once
         )
 
     def _changed(self) -> None:
@@ -199,7 +199,7 @@ def test_the_queue_survives_a_restart(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["{", '{"version": 1, "downloads": [{}]}', "[]"])
 def test_a_damaged_queue_is_kept_aside_and_said(tmp_path: Path, text: str) -> None:
     (tmp_path / "downloads.json").write_text(text)
-    queue = DownloadQueue(tmp_path / "downloads.json", lambda: None)
+    queue = DownloadQueue(tmp_path / "downloads.json", lambda _: None)
     assert queue.views() == ()
     assert queue.problem is not None
     (aside,) = tmp_path.glob("*.damaged-*")
@@ -210,7 +210,7 @@ def test_a_damaged_queue_is_kept_aside_and_said(tmp_path: Path, text: str) -> No
 def test_a_queue_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
     text = '{"version": 99, "downloads": []}'
     (tmp_path / "downloads.json").write_text(text)
-    queue = DownloadQueue(tmp_path / "downloads.json", lambda: None)
+    queue = DownloadQueue(tmp_path / "downloads.json", lambda _: None)
     assert "newer" in (queue.problem or "")
     queue.stop()
     assert (tmp_path / "downloads.json").read_text() == text
@@ -320,7 +320,7 @@ from pathlib import Path
 from app.backend.transfer.fetch import Policy
 from app.backend.transfer.queue import DownloadQueue
 folder = Path(sys.argv[1])
-queue = DownloadQueue(folder / "downloads.json", lambda: None, policy=Policy(first_wait=0.01))
+queue = DownloadQueue(folder / "downloads.json", lambda _: None, policy=Policy(first_wait=0.01))
 print("up", flush=True)
 queue.start()
 import time
@@ -366,7 +366,7 @@ def test_two_processes_do_not_write_the_same_download(tmp_path: Path) -> None:
         plan = plan_of(hub, repository)
         running.queue.add(plan, running.root)
         wait_until(lambda: running.view(plan.id).done_bytes > 50_000)
-        other = download.Download(plan, running.root, lambda: None, QUICK)
+        other = download.Download(plan, running.root, lambda _: None, QUICK)
         with pytest.raises(TransferError) as caught:
             other.run()
         assert caught.value.code == "transfer.in_use"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("unblur.hub")
 SERVICE = "Unblur"
+_FORM = re.compile(r"[!-~]{8,400}")  # what can be one, and can be a header
 _USABLE = 1  # keyring's own: below this a backend is none, or keeps passwords readable
 Kept = Literal["", "keyring", "file", "environment", "hugging face login"]
 
@@ -76,11 +77,16 @@ class TokenStore:
                 self._looked = True
             return self._token
 
+    def get_for(self, endpoint: str) -> str | None:
+        """The token where it was kept for this very hub, else None: a folder from elsewhere may
+        name any site as its origin."""
+        return self.get() if endpoint.rstrip("/") == self._endpoint else None
+
     def save(self, token: str) -> None:
         """Keeps a token that a person entered. Raises HubError for what cannot be one, or when no
         place takes it."""
         token = token.strip()
-        if not re.fullmatch(r"[!-~]{8,400}", token):
+        if not _FORM.fullmatch(token):
             raise HubError(
                 "hub.token_form",
                 "This is not an access token: it has spaces or other characters a token never has.",
@@ -92,36 +98,50 @@ class TokenStore:
             self._token, self._looked = token, True
 
     def forget(self) -> None:
-        """Removes what `save` kept. A token of the environment or of a login elsewhere stays."""
+        """Removes what `save` kept. A token of the environment or of a login elsewhere stays.
+        Raises HubError where that is not certain."""
         with self._lock:
-            backend = self._open_keyring()
-            if backend is not None:
-                with contextlib.suppress(KeyringFailed):  # none there, or locked: `get` would tell
-                    backend.delete_password(SERVICE, self._user)
-            kept = self._read_file()
-            if kept.pop(self._user, None) is not None:
-                self._write_file(kept)
+            self._forget_file()
             self._looked = False
+            backend = self._open_keyring()
+            if backend is not None and not _forgotten(backend, self._user):
+                raise HubError(
+                    "hub.token_not_forgotten",
+                    "The system's keyring did not let the token go; it may still be there.",
+                    f"Unlock the keyring and try again, or delete the entry {SERVICE!r} in it.",
+                )
 
     def _find(self) -> tuple[str | None, Kept]:
+        """The first one that can be a token: what cannot be sent is said and passed over."""
+        for token, where in self._places():
+            if _FORM.fullmatch(token):
+                return token, where
+            self.problem = (
+                f"What is kept as a token ({where}) has spaces or characters that a token never has"
+                " and is not used."
+            )
+        return None, ""
+
+    def _places(self) -> Iterator[tuple[str, Kept]]:
+        if token := self._read_file().get(self._user):
+            yield token, "file"  # newer than the keyring's: it is here because that one refused it
         backend = self._open_keyring()
         if backend is not None:
             try:
                 token = backend.get_password(SERVICE, self._user)
-                if token:
-                    return token, "keyring"
             except KeyringFailed as error:
                 self._keyring_failed(error)
-        if token := self._read_file().get(self._user):
-            return token, "file"
+            else:
+                if token:
+                    yield token, "keyring"
         if self._endpoint != ENDPOINT:
-            return None, ""  # the login on this computer is for huggingface.co alone
+            return  # the login on this computer is for huggingface.co alone
         if token := os.environ.get("HF_TOKEN", "").strip():
-            return token, "environment"
+            yield token, "environment"
         from huggingface_hub import get_token
 
-        token = get_token()
-        return (token, "hugging face login") if token else (None, "")
+        if token := get_token():
+            yield token, "hugging face login"
 
     def _keep(self, token: str) -> Kept:
         backend = self._open_keyring()
@@ -129,11 +149,18 @@ class TokenStore:
         if backend is not None:
             try:
                 backend.set_password(SERVICE, self._user, token)
-                return "keyring"
             except KeyringFailed as error:
                 self._keyring_failed(error)
+            else:
+                self._forget_file()  # an older one, from when the keyring did not answer
+                return "keyring"
         self._write_file({**self._read_file(), self._user: token})
         return "file"
+
+    def _forget_file(self) -> None:
+        kept = self._read_file()
+        if kept.pop(self._user, None) is not None:
+            self._write_file(kept)
 
     def _keyring_failed(self, error: KeyringFailed) -> None:
         log.warning("the keyring did not answer: %s", error)
@@ -189,6 +216,19 @@ class SystemKeyring:
     def delete_password(self, service: str, username: str) -> None:
         with _failures():
             self._backend.delete_password(service, username)
+
+
+def _forgotten(backend: Keyring, user: str) -> bool:
+    """Removes the token from the keyring; whether none is there now. A keyring that has none fails
+    in its own way, so it is asked once more."""
+    try:
+        backend.delete_password(SERVICE, user)
+    except KeyringFailed:
+        try:
+            return backend.get_password(SERVICE, user) is None
+        except KeyringFailed:
+            return False
+    return True
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ HIDDEN = ".unblur"
 FILES_AT_ONCE = 4
 MARGIN = 256_000_000  # bytes left free on the disk, so that the system goes on working
 
-Token = Callable[[], str | None]
+Token = Callable[[str], str | None]  # given a hub's address, the token kept for that one
 
 
 class Download:
@@ -117,7 +117,7 @@ class Download:
         self._stop.set()
 
     def _locate(self, file: RemoteFile) -> Source:
-        return Source(self.plan.url(file), self._token())
+        return Source(self.plan.url(file), self._token(self.plan.endpoint))
 
     def _publish(self) -> Path:
         try:

@@ -11,9 +11,10 @@ import json
 import os
 from collections.abc import Sequence
 
+from app.backend.settings import DEFAULT_PORT
 from app.server.alone import EngineThread
 from app.server.guard import check_key
-from app.server.http import DEFAULT_PORT, LocalServer
+from app.server.http import LocalServer
 from engine.cli import add_model_options, engine_from, guarded, stopping_on_interrupt
 
 KEY_VARIABLE = "UNBLUR_SERVER_KEY"  # a command line can be read by every user of a computer

@@ -23,12 +23,14 @@ from app.backend.files import AppFolders, standard_folders
 from app.backend.gpu import GpuSampler
 from app.backend.logs import start_logging, stop_logging
 from app.backend.model_services import open_services
+from app.backend.server_key import ServerKey
 from app.backend.settings import SettingsStore
 from app.cli import version
 from app.models.chat import ChatModel
 from app.models.engine_model import EngineModel
 from app.models.gpu_meter import GpuMeter, Sampler
 from app.models.model_store import ModelStore, ServicesMaker
+from app.models.server import ServerModel
 from app.models.worker import load_real_engine
 from app.ui.main_window import MainWindow
 from app.ui.theme import Theme, load_fonts
@@ -54,6 +56,7 @@ class Desktop:
     chat: ChatModel
     settings: SettingsStore
     models: ModelStore
+    server: ServerModel
 
 
 def make_application() -> QApplication:
@@ -98,10 +101,13 @@ def build(
     chat = ChatModel(engine, Journal(folders.conversations), settings)
     meter = GpuMeter(engine, sampler or GpuSampler())
     models = models or ModelStore(_services_of(folders))
-    window = MainWindow(theme, settings, folders, engine, chat, meter, models, geometry, notices)
-    for model in (engine, chat, meter, models):
+    server = ServerModel(engine, settings, ServerKey(folders.data / "server.key"))
+    window = MainWindow(
+        theme, settings, folders, engine, chat, meter, models, server, geometry, notices
+    )
+    for model in (engine, chat, meter, models, server):
         model.setParent(window)
-    return Desktop(window, theme, engine, chat, settings, models)
+    return Desktop(window, theme, engine, chat, settings, models, server)
 
 
 def _services_of(folders: AppFolders) -> ServicesMaker:
@@ -130,6 +136,7 @@ def run_window(
         QTimer.singleShot(0, lambda: desktop.window.open_trace(trace))
     if trace is None or model is not None:
         QTimer.singleShot(0, lambda: _load(desktop.engine, model))
+    QTimer.singleShot(0, desktop.server.apply)
     # downloads go on by themselves, but not while the first load needs the disk
     QTimer.singleShot(OPEN_MODELS_MS, desktop.models.open)
     try:

@@ -19,6 +19,8 @@ from app.backend.files import write_atomically
 VERSION = 1
 APPEARANCES = ("system", "light", "dark")
 LEAST_TOKENS, MOST_TOKENS = 32, 8192  # of one answer
+LEAST_PORT, MOST_PORT = 1024, 65535  # lower ones need an administrator
+DEFAULT_PORT = 8421  # of the local server
 CAPTURES = ("light", "top-k")  # of every step of an answer: `engine.types.Capture`
 Document = dict[str, Any]
 # version found in a file -> function giving the document of the next version
@@ -28,13 +30,16 @@ MIGRATIONS: Mapping[int, Callable[[Document], Document]] = {}
 @dataclass(frozen=True)
 class Settings:
     """appearance: one of APPEARANCES. reduce_motion: no fades. answer_tokens: most new tokens in
-    one answer. capture: what is recorded of each step, one of CAPTURES.
+    one answer. capture: what is recorded of each step, one of CAPTURES. serve: whether other
+    programs may ask the model. serve_port: where, on 127.0.0.1.
     """
 
     appearance: str = "system"
     reduce_motion: bool = False
     answer_tokens: int = 256
     capture: str = "light"
+    serve: bool = False
+    serve_port: int = DEFAULT_PORT
 
 
 class SettingsStore:
@@ -133,6 +138,12 @@ def _checked(settings: Settings) -> Settings:
     whole = isinstance(tokens, int) and not isinstance(tokens, bool)
     if not whole or not LEAST_TOKENS <= tokens <= MOST_TOKENS:
         raise ValueError(f"answer_tokens must be {LEAST_TOKENS} to {MOST_TOKENS}, not {tokens!r}")
+    if not isinstance(settings.serve, bool):
+        raise ValueError(f"serve must be true or false, not {settings.serve!r}")
+    port = settings.serve_port
+    whole = isinstance(port, int) and not isinstance(port, bool)
+    if not whole or not LEAST_PORT <= port <= MOST_PORT:
+        raise ValueError(f"serve_port must be {LEAST_PORT} to {MOST_PORT}, not {port!r}")
     if settings.capture not in CAPTURES:
         raise ValueError(f"capture must be one of {CAPTURES}, not {settings.capture!r}")
     return settings

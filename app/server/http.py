@@ -40,7 +40,6 @@ log = logging.getLogger("unblur.server")
 MOST_BODY = 4 * 2**20
 MOST_CONNECTIONS = 32
 READ_SECONDS = 20.0  # to receive a body, and the longest silence of a connection
-DEFAULT_PORT = 8421
 _ROUTES = {"/v1/models": "GET", "/v1/chat/completions": "POST"}
 
 

@@ -104,6 +104,11 @@ class Reply:
         outlet = Outlet(self.chat.stops)
         ended = False
         try:
+            if engine.info.name != self.chat.model:
+                raise no_model(
+                    f"The model {self.chat.model} was replaced while the request waited.",
+                    "Ask again, for the model that is loaded now.",
+                )
             for event in engine.generate(self.chat.request, stop):
                 for item in self._items_of(event, outlet, engine):
                     self._items.put(item)

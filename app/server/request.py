@@ -74,9 +74,11 @@ KNOWN = frozenset(
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """request: for the engine. stops: texts that end the answer, none of them empty. usage: a last
-    chunk with the token counts. steps: a chunk for every denoising step."""
+    """request: for the engine, made for `model`. stops: texts that end the answer, none of them
+    empty. usage: a last chunk with the token counts. steps: a chunk for every denoising step.
+    """
 
+    model: str
     request: GenerateRequest
     stream: bool
     usage: bool
@@ -118,7 +120,7 @@ def read_request(body: bytes, info: ModelInfo) -> ChatRequest:
     request = GenerateRequest(
         messages, _tokens(document, info), settings, Capture("light" if steps else "off")
     )
-    return ChatRequest(request, stream, usage, steps, _stops(document.get("stop")))
+    return ChatRequest(name, request, stream, usage, steps, _stops(document.get("stop")))
 
 
 def model_not_found(name: str, info: ModelInfo) -> ApiError:

@@ -33,6 +33,7 @@ from app.models.inspector_files import InspectorFiles, is_trace_file
 from app.models.inspector_forks import ForkModel
 from app.models.inspector_why import WhyModel
 from app.models.model_store import ModelStore
+from app.models.server import ServerModel
 from app.ui.chat_page import ChatPage
 from app.ui.icons import app_icon
 from app.ui.inspector.page import InspectorPage
@@ -87,6 +88,7 @@ class MainWindow(QMainWindow):
         chat: ChatModel,
         meter: GpuMeter,
         store: ModelStore,
+        server: ServerModel,
         geometry: QSettings | None = None,
         notices: tuple[str, ...] = (),
     ) -> None:
@@ -97,6 +99,7 @@ class MainWindow(QMainWindow):
         self._chat = chat
         self._meter = meter
         self._store = store
+        self._server = server
         self._geometry = geometry
         self._notices = notices
         self.setWindowTitle("Unblur")
@@ -122,7 +125,7 @@ class MainWindow(QMainWindow):
         )
         self.setAcceptDrops(True)
         self.models_page = ModelsPage(theme, store, engine, self)
-        self.settings_page = SettingsPage(theme, settings, folders, self)
+        self.settings_page = SettingsPage(theme, settings, folders, server, self)
         self.status_bar = StatusBar(theme, engine, meter, self)
         self._pages = {
             "chat": self.chat_page,
@@ -258,6 +261,7 @@ class MainWindow(QMainWindow):
             self._geometry.setValue("peek", "open" if self.chat_page.peek.open else "closed")
         self.hide()
         self._meter.close()
+        self._server.close()
         self._engine.close()
         self._store.close()
         self.trace_files.close()

@@ -21,7 +21,9 @@ from PySide6.QtWidgets import (
 
 from app.backend.files import AppFolders
 from app.backend.settings import LEAST_TOKENS, MOST_TOKENS, SettingsStore
+from app.models.server import ServerModel
 from app.ui.controls import CheckBox
+from app.ui.server_card import ServerCard
 from app.ui.theme import Shape, Space, Theme
 
 
@@ -33,6 +35,7 @@ class SettingsPage(QScrollArea):
         theme: Theme,
         store: SettingsStore,
         folders: AppFolders,
+        server: ServerModel,
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
@@ -46,6 +49,9 @@ class SettingsPage(QScrollArea):
         column.addWidget(page_title(self.tr("Settings")))
         self._add_look(column)
         self._add_answers(column)
+        self.server_card = ServerCard(theme, store, server, self)
+        self.server_card.changed.connect(self.changed)
+        column.addWidget(self.server_card)
         self._add_files(column, folders)
         column.addStretch(1)
 

@@ -28,7 +28,16 @@ def test_a_change_is_there_after_a_restart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{"appearance": "pink"}, {"reduce_motion": "yes"}, {"answer_tokens": 0}, {"capture": "all"}, {"unknown": 1}],
+    [
+        {"appearance": "pink"},
+        {"reduce_motion": "yes"},
+        {"answer_tokens": 0},
+        {"capture": "all"},
+        {"serve": 1},
+        {"serve_port": 80},
+        {"serve_port": 70000},
+        {"unknown": 1},
+    ],
 )
 def test_a_value_that_is_not_allowed_changes_nothing(tmp_path: Path, values: dict) -> None:
     store = SettingsStore(tmp_path / "settings.json")

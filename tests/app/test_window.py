@@ -321,6 +321,7 @@ def test_a_damaged_place_of_the_window_does_not_keep_it_shut(
         desktop.chat,
         desktop.window._meter,
         desktop.models,
+        desktop.server,
         places,
     )
     assert (window.width(), window.height()) == (1280, 800)

@@ -31,7 +31,7 @@ from app.ui.theme import Theme
 
 STRIP = 9  # px on each side of the playhead that its mark may cover
 REDRAWN = 2  # of the steps that were there before
-ROOM = 64  # steps of room beyond those of a reply that is being written, at least
+ROOM = 8  # steps that the axis of a reply being written has room for; doubled when they are full
 
 
 class AxisModel(QObject):

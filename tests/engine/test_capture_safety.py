@@ -67,8 +67,15 @@ def fake_pieces(decoding: str) -> ReplyPieces:
 @pytest.mark.parametrize("decoding", ["llada2.0", "llada2.1", "llada2.2"])
 @pytest.mark.parametrize(
     "variant",
-    [Variant(), Variant(sampled=True), Variant(sampled=True, filtered=True), Variant(steered=True)],
-    ids=["greedy", "sampled", "filtered", "steered"],
+    [
+        Variant(),
+        Variant(sampled=True),
+        Variant(sampled=True, filtered=True),
+        Variant(steered=True),
+        Variant(watched=1),
+        Variant(sampled=True, steered=True, watched=2),
+    ],
+    ids=["greedy", "sampled", "filtered", "steered", "top-k", "steered, all logits"],
 )
 def test_no_piece_waits_for_the_device_or_reads_the_host(decoding: str, variant: Variant) -> None:
     with torch.inference_mode():

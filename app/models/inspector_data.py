@@ -119,6 +119,11 @@ class InspectorData:
         """Display text of a token id; its number where the trace does not say."""
         return self.pieces.get(token, f"#{token}")
 
+    def hides(self, state: TokenState) -> bool:
+        """Whether a cell in this state holds no token worth showing: a mask. A canvas of noise has
+        random tokens there instead."""
+        return state == TokenState.MASKED and self.trace.header.mask_id >= 0
+
     # one position
 
     def now(self, step: int, position: int) -> Moment | None:

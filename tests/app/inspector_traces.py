@@ -62,6 +62,7 @@ def small_trace() -> Trace:
         header=TraceHeader(
             model_name="small",
             vocab_size=10,
+            mask_id=0,
             stop_ids=(7,),
             block_length=4,
             reason="length",

@@ -234,6 +234,19 @@ def test_each_state_has_a_shape_of_its_own(qapp: QApplication) -> None:
     assert len(set(drawn)) == len(TokenState)
 
 
+def test_noise_is_shown_as_the_tokens_it_is_made_of(page: InspectorPage) -> None:
+    trace = small_trace()
+    page._model.select(4, 7)
+    assert page.card.now.text() == "masked, not judged"
+    masks = pixels(page.canvas)
+    noise = replace(trace, header=replace(trace.header, mask_id=-1))
+    page._model.show(noise, Source.FILE, "noise")
+    page._model.select(4, 7)
+    QApplication.processEvents()
+    assert page.card.now.text() == "masked, “<mask>”, not judged"
+    assert pixels(page.canvas) != masks
+
+
 def test_no_token_moves_while_scrubbing(page: InspectorPage) -> None:
     page._model.show(large_trace(256, 120), Source.FILE, "large")
     QApplication.processEvents()

@@ -290,7 +290,7 @@ class History(QWidget):
         return ""
 
     def _token_words(self, data: InspectorData, moment: Moment) -> str:
-        if moment.state == TokenState.MASKED:
+        if data.hides(moment.state):
             return state_name(moment.state)
         if moment.before is not None:
             return f"{shown(data.text(moment.before))} → {shown(data.text(moment.token))}"

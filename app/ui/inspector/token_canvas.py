@@ -33,7 +33,6 @@ from app.ui.tips import as_typed
 from engine.types import TokenState
 
 BASELINE = 21.0  # px below a cell's top
-HIDDEN = (TokenState.MASKED,)
 
 
 class TokenCanvas(QWidget):
@@ -211,8 +210,9 @@ class TokenCanvas(QWidget):
             if not there[index]:
                 continue
             ink = self._inks.text_on(level[index])
-            text = "" if states[index] in HIDDEN else shown(data.text(ids[index]))
-            self._paint_token(painter, box, TokenState(states[index]), text, ink)
+            cell = TokenState(states[index])
+            text = "" if data.hides(cell) else shown(data.text(ids[index]))
+            self._paint_token(painter, box, cell, text, ink)
             if changed[index]:
                 painter.fillRect(QRectF(box.x(), box.bottom() - 2, box.width(), 2), ink)
 
@@ -237,6 +237,10 @@ class TokenCanvas(QWidget):
         painter.setPen(ink)
         fitted = self._fitted(text, box.width() - 2 * PADDING + 1)
         painter.drawText(QPointF(box.x() + PADDING, box.y() + BASELINE), fitted)
+        if state == TokenState.MASKED:  # noise, not a guess
+            painter.setPen(QPen(ink, 1, Qt.PenStyle.DotLine))
+            y = box.y() + BASELINE + 3.5
+            painter.drawLine(QPointF(box.x() + PADDING, y), QPointF(box.right() - PADDING, y))
 
     def _paint_selected(self, painter: QPainter, box: QRectF) -> None:
         """A double line, so that it is seen on any ground; thicker with keyboard focus."""

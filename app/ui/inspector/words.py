@@ -140,7 +140,7 @@ def step_words(model: InspectorModel) -> str:
 def moment_words(data: InspectorData, moment: Moment) -> str:
     """State, token and numbers of one moment."""
     parts = [state_name(moment.state)]
-    if moment.state != TokenState.MASKED:
+    if not data.hides(moment.state):
         parts.append(quoted(data, moment.token))
     if moment.before is not None:
         parts.append(tr("in place of {0}").format(quoted(data, moment.before)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -84,6 +85,9 @@ def main(argv: Sequence[str]) -> int:
         try:
             return options.run(options)
         except UnblurError as error:
+            if error.code == "request.stopped":  # by Ctrl+C
+                print(error.message, file=sys.stderr)
+                return INTERRUPTED
             if not options.json:
                 raise
             told = {"code": error.code, "message": error.message, "action": error.action}
@@ -238,13 +242,14 @@ def run_attribute(options: argparse.Namespace) -> int:
 
 
 def _keep(trace: Trace, options: argparse.Namespace, stop: threading.Event) -> int:
+    if not options.json:  # first of all, so that the text is there even if the disk is full
+        for line in summary_lines(trace):
+            print(line)
     save_trace(trace, options.output)
     if options.json:
         facts = {"path": str(options.output), "bytes": options.output.stat().st_size}
         print_json({**facts, **trace_json(trace, None, None)})
     else:
-        for line in summary_lines(trace):
-            print(line)
         print(f"Written: {options.output}")
     return INTERRUPTED if stop.is_set() else 0
 
@@ -259,6 +264,8 @@ def _check_output(path: Path, force: bool, source: Path | None = None) -> None:
         raise _wrong(f"{path.name} is there already.", "Choose another name, or add --force")
     if not path.absolute().parent.is_dir():
         raise _wrong(f"There is no folder {path.parent}.", "Make it first")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise _wrong(f"The folder {path.parent} cannot be written.", "Choose another one")
 
 
 def _wrong(problem: str, action: str) -> TraceError:

@@ -211,6 +211,43 @@ def test_what_was_recorded_before_a_stop_is_kept(
     assert open_trace(path).header.reason == "stopped"
 
 
+def test_a_stopped_question_ends_as_a_shell_expects(
+    run: Any,
+    demo: TorchEngine,
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    attribute = demo.attribute
+
+    def interrupted(*args: Any) -> Any:
+        args[-1].set()
+        return attribute(*args)
+
+    monkeypatch.setattr(demo, "attribute", interrupted)
+    row, position = first_open(open_trace(file))
+    assert run("attribute", file, "--step", row, "--position", position) == 130
+    assert "stopped" in capsys.readouterr().err
+
+
+def test_a_full_disk_costs_the_file_but_not_the_text(
+    run: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(source: object, target: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("engine.trace.file.os.replace", full)
+    asked = ("--max-new-tokens", "24")
+    assert run("record", "What is 17 times 24?", "-o", tmp_path / "a.dntrace", *asked) == 1
+    out, err = capsys.readouterr()
+    assert "17" in out
+    assert "[trace.not_written]" in err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_that_is_no_trace_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

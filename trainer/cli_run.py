@@ -14,6 +14,7 @@ from pathlib import Path
 from trainer.events import TrainEvent
 from trainer.run_dir import RunDir, all_runs
 from trainer.spec import TrainSpec
+from trainer.strict_json import write
 
 
 def add_arguments(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,6 +28,10 @@ def add_arguments(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     again.add_argument("folder", type=Path)
     again.add_argument("--json", action="store_true", help="events as JSON lines")
     again.set_defaults(do=_resume)
+    trial = commands.add_parser("estimate", help="time and memory of a run, from a few updates")
+    trial.add_argument("spec", type=Path)
+    trial.add_argument("--json", action="store_true")
+    trial.set_defaults(do=_estimate)
     runs = commands.add_parser("runs", help="look at runs, or tell one to pause, save or stop")
     runs.add_argument("what", choices=("list", "show", "pause", "resume", "save", "stop"))
     runs.add_argument("folder", type=Path, help="a run's folder; for list: the folder of runs")
@@ -45,6 +50,23 @@ def _resume(args: argparse.Namespace) -> int:
     from trainer.start import resume
 
     return 0 if resume(args.folder, _reporter(args.json)) == "finished" else 3
+
+
+def _estimate(args: argparse.Namespace) -> int:
+    from trainer.estimate import estimate
+
+    found = estimate(TrainSpec.open(args.spec))
+    if args.json:
+        print(json.dumps(write(found)))
+        return 0
+    if found.teach:
+        print(f"an update that teaches   {found.teach:8.2f} s")
+    print(f"an ORL update            {found.update:8.2f} s")
+    print(f"a measurement            {found.validation:8.2f} s")
+    print(f"memory at the peak       {found.peak_bytes / 1e9:8.2f} GB on {found.device}")
+    print(f"a checkpoint             {found.checkpoint_bytes / 1e9:8.2f} GB, two are kept")
+    print(f"the whole run            {found.total / 60:8.1f} minutes")
+    return 0
 
 
 def _reporter(as_json: bool) -> Callable[[TrainEvent], None]:

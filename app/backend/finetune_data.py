@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 
 from engine.checkpoint.family import family_from_config
@@ -16,12 +16,42 @@ from engine.checkpoint.folder import read_folder
 from engine.errors import RequestError
 from engine.tokenizer import ChatTokenizer
 from engine.types import Message
-from trainer.data.readers import BadRow, Loaded
+from trainer.data.readers import BadRow, Guess, Loaded
 from trainer.data.task import Task
 
 SHOWN = 5
 BUCKETS = (32, 64, 128, 256, 512, 1024)
 MEASURED = 2000  # rows whose tokens are counted; more would hold the page up
+
+
+@dataclass(frozen=True)
+class JudgeKind:
+    """A verifier that can be chosen: its key, name, a sentence, and whether it needs answers in the
+    data."""
+
+    key: str
+    title: str
+    summary: str
+    needs_answers: bool
+
+
+def judge_kinds() -> tuple[JudgeKind, ...]:
+    """Every verifier there is that needs no options. Slow the first time: not for the GUI
+    thread."""
+    from trainer.verify.registry import KINDS
+
+    return tuple(
+        JudgeKind(key, kind.title, kind.summary, kind.reference)
+        for key, kind in KINDS.items()
+        if _works_alone(kind.options)
+    )
+
+
+def _works_alone(options: type) -> bool:
+    """Whether a verifier's options all have defaults."""
+    return all(
+        f.default is not MISSING or f.default_factory is not MISSING for f in fields(options)
+    )
 
 
 @dataclass(frozen=True)
@@ -36,13 +66,16 @@ class SeenRow:
 
 @dataclass(frozen=True)
 class DataReport:
-    """rows, bad rows, rows with a reference answer, rows that occur more than once. skills: rows of
-    each. lengths: tokens of prompt and answer, bucket -> rows, of the `measured` first ones.
-    too_long: of these, those that fit no window of `limit` tokens. seen: some rows. sentences: what
-    a person should know before going on."""
+    """rows; the first bad rows, and how many there are; what the first file looks like; rows with a
+    reference answer; rows that occur more than once. skills: rows of each. lengths: tokens of
+    prompt and answer, bucket -> rows, of the `measured` first ones. too_long: of these, those that
+    fit no window of `limit` tokens. seen: some rows. sentences: what a person should know before
+    going on."""
 
     rows: int
     bad: tuple[BadRow, ...]
+    bad_count: int
+    guess: Guess
     answered: int
     repeated: int
     skills: tuple[tuple[str, int], ...]
@@ -60,7 +93,7 @@ class DataReport:
 
 
 def report_on(
-    loaded: Loaded, model: Path, limit: int, check: Callable[[], None] = lambda: None
+    loaded: Loaded, guess: Guess, model: Path, limit: int, check: Callable[[], None] = lambda: None
 ) -> DataReport:
     """Raises CheckpointError where the model has no tokenizer that can be read. check: raises when
     the work is to stop."""
@@ -81,6 +114,8 @@ def report_on(
     return DataReport(
         rows=len(tasks),
         bad=loaded.bad,
+        bad_count=loaded.bad_count,
+        guess=guess,
         answered=answered,
         repeated=repeated,
         skills=tuple(Counter(task.skill for task in tasks).most_common()),
@@ -89,7 +124,7 @@ def report_on(
         too_long=too_long,
         limit=limit,
         seen=tuple(seen),
-        sentences=tuple(_sentences(len(tasks), answered, repeated, too_long, limit, loaded.bad)),
+        sentences=tuple(_sentences(len(tasks), answered, repeated, too_long, limit, loaded)),
     )
 
 
@@ -136,17 +171,24 @@ def _histogram(sizes: Sequence[int]) -> tuple[tuple[str, int], ...]:
 
 
 def _sentences(
-    rows: int, answered: int, repeated: int, too_long: int, limit: int, bad: Sequence[BadRow]
+    rows: int, answered: int, repeated: int, too_long: int, limit: int, loaded: Loaded
 ) -> list[str]:
     said = []
-    if bad:
-        said.append(f"{len(bad)} rows are no examples and are left out.")
+    if loaded.bad_count:
+        said.append(f"{_rows(loaded.bad_count)} no example and left out: the Data step lists them.")
+    if loaded.left_out:
+        said.append(f"{_rows(loaded.left_out)} beyond what a run takes, left out by a fair draw.")
     if answered < rows:
-        said.append(f"{rows - answered} rows have no answer: they can be made faster, not taught.")
+        said.append(f"{_rows(rows - answered)} without an answer: made faster, not taught.")
     if repeated:
-        said.append(f"{repeated} rows repeat an earlier one.")
+        said.append(f"{_rows(repeated)} the same as an earlier one.")
     if too_long:
-        said.append(f"{too_long} rows are longer than {limit} tokens and cannot be trained on.")
+        said.append(f"{_rows(too_long)} longer than {limit} tokens, not trained on.")
     if rows < 50:
         said.append("Few rows: held-out figures will be rough.")
     return said
+
+
+def _rows(count: int) -> str:
+    """Some rows, as the beginning of a sentence."""
+    return "1 row is" if count == 1 else f"{count:,} rows are"

@@ -15,13 +15,13 @@ from typing import Any
 
 from PySide6.QtCore import QObject, Signal, Slot
 
-from app.backend.finetune_data import DataReport, report_on
+from app.backend.finetune_data import DataReport, JudgeKind, judge_kinds, report_on
 from app.backend.training import TrainingRuns
 from app.backend.transfer.queue import Problem
 from app.backend.transfer.stop import Stop
 from app.models.background import Background, Task
 from engine.errors import RequestError, UnblurError
-from trainer.data.readers import load_tasks
+from trainer.data.readers import load_tasks, preview
 from trainer.orl.recipe import Recipe
 from trainer.run_dir import replace_file
 from trainer.spec import PRESETS, DataSpec, Guard, TrainSpec
@@ -109,8 +109,11 @@ class FinetuneModel(QObject):
         self.report: DataReport | None = None
         self.problem: Problem | None = None
         self.reading = False
+        self.kinds: tuple[JudgeKind, ...] = ()
+        self.known_runs: tuple[tuple[str, str], ...] = ()  # folder and name, newest first
         self._work = Background("unblur-finetune", 1, self)
         self._task: Task | None = None
+        self._list_runs()
         if self.draft.files and self.draft.model:
             self.read()
 
@@ -126,7 +129,22 @@ class FinetuneModel(QObject):
         names = ("files", "columns", "model")
         if any(getattr(before, name) != getattr(self.draft, name) for name in names):
             self.read()
+        if before.run != self.draft.run:
+            self._list_runs()
         self.changed.emit()
+
+    def _list_runs(self) -> None:
+        def work(_stop: Stop) -> tuple[tuple[str, str], ...]:
+            return tuple((str(run.path), run.path.name) for run in self.runs.runs())
+
+        def listed(found: tuple[tuple[str, str], ...]) -> None:
+            if self.draft.run and self.draft.run not in [path for path, _ in found]:
+                found = ((self.draft.run, Path(self.draft.run).name), *found)
+            if found != self.known_runs:
+                self.known_runs = found
+                self.changed.emit()
+
+        self._work.run(work, listed, self._failed)
 
     def read(self) -> None:
         """Reads the data off the GUI thread."""
@@ -140,16 +158,18 @@ class FinetuneModel(QObject):
             return
         limit = draft.recipe().window * 32
 
-        def work(stop: Stop) -> DataReport:
+        def work(stop: Stop) -> tuple[DataReport, tuple[JudgeKind, ...]]:
             loaded = load_tasks(draft.files, draft.columns)
-            return report_on(loaded, Path(draft.model), limit, stop.check)
+            guess = preview(Path(draft.files[0])).guess
+            report = report_on(loaded, guess, Path(draft.model), limit, stop.check)
+            return report, judge_kinds()
 
         self._task = self._work.run(work, self._read, self._failed)
         self.changed.emit()
 
     @Slot(object)
-    def _read(self, report: DataReport) -> None:
-        self.report, self.reading = report, False
+    def _read(self, found: tuple[DataReport, tuple[JudgeKind, ...]]) -> None:
+        (self.report, self.kinds), self.reading = found, False
         self.changed.emit()
 
     @Slot(object)
@@ -180,6 +200,32 @@ class FinetuneModel(QObject):
         if step >= Step.RUN and not draft.run:
             return self.tr("Start the training first.")
         return ""
+
+    def take(self, spec: TrainSpec) -> None:
+        """Takes over a spec's data, model, verifier and recipe. Fields that no preset has become
+        changes; its length picks the nearest preset."""
+        preset = min(PRESETS, key=lambda name: abs(PRESETS[name].updates - spec.updates))
+        teach = spec.recipe.teach > 0
+        plain = replace(Draft(), preset=preset, teach=teach).recipe()
+        changes = {
+            f.name: getattr(spec.recipe, f.name)
+            for f in fields(Recipe)
+            if getattr(spec.recipe, f.name) != getattr(plain, f.name)
+        }
+        self.change(
+            files=spec.data.files,
+            columns=dict(spec.data.columns),
+            model=spec.model,
+            verifier=spec.verifier.kind,
+            teach=teach,
+            preset=preset,
+            changes=changes,
+            replay=spec.data.replay,
+        )
+
+    def missing_for_trial(self) -> str:
+        """Why nothing can be tried yet, "" when it can."""
+        return self.missing(Step.CHECK)
 
     def begin(self) -> None:
         """Starts the run off the GUI thread."""

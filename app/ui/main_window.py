@@ -6,6 +6,7 @@ a page does.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from PySide6.QtCore import QByteArray, QSettings, QSize, Qt, Slot
@@ -24,8 +25,12 @@ from PySide6.QtWidgets import (
 
 from app.backend.files import DEMO_MODEL, AppFolders
 from app.backend.settings import SettingsStore
+from app.backend.training import TrainingRuns
 from app.models.chat import ChatModel
 from app.models.engine_model import EngineModel
+from app.models.finetune import FinetuneModel
+from app.models.finetune_fit import FitModel
+from app.models.finetune_run import RunModel
 from app.models.gpu_meter import GpuMeter
 from app.models.inspector import InspectorModel
 from app.models.inspector_compare import CompareModel
@@ -35,6 +40,7 @@ from app.models.inspector_why import WhyModel
 from app.models.model_store import ModelStore
 from app.models.server import ServerModel
 from app.ui.chat_page import ChatPage
+from app.ui.finetune.page import FinetunePage
 from app.ui.icons import app_icon
 from app.ui.inspector.page import InspectorPage
 from app.ui.models_page import ModelsPage
@@ -125,12 +131,14 @@ class MainWindow(QMainWindow):
         )
         self.setAcceptDrops(True)
         self.models_page = ModelsPage(theme, store, engine, self)
+        self._add_finetune(folders)
         self.settings_page = SettingsPage(theme, settings, folders, server, self)
         self.status_bar = StatusBar(theme, engine, meter, self)
         self._pages = {
             "chat": self.chat_page,
             "inspector": self.inspector_page,
             "models": self.models_page,
+            "finetune": self.finetune_page,
             "settings": self.settings_page,
         }
         self.rail = Rail(
@@ -139,6 +147,7 @@ class MainWindow(QMainWindow):
                 RailEntry("chat", self.tr("&Chat"), "chat", 1),
                 RailEntry("inspector", self.tr("&Inspector"), "inspector", 2),
                 RailEntry("models", self.tr("&Models"), "models", 3),
+                RailEntry("finetune", self.tr("&Finetune"), "finetune", 4),
                 RailEntry("settings", self.tr("&Settings"), "settings", 5, bottom=True),
             ),
             self,
@@ -152,6 +161,21 @@ class MainWindow(QMainWindow):
             self.restoreGeometry(kept)
         if geometry is not None and geometry.value("peek") == "closed":
             self.chat_page.peek.set_open(False)
+
+    def _add_finetune(self, folders: AppFolders) -> None:
+        runs = TrainingRuns(folders.data / "runs")
+        self.finetune = FinetuneModel(folders.data, runs, self)
+        self.fit = FitModel(self)
+        self.training = RunModel(runs, self)
+        self.finetune_page = FinetunePage(
+            self._theme,
+            self.finetune,
+            self.fit,
+            self.training,
+            self._store,
+            folders.data / "models",
+            self,
+        )
 
     def _lay_out(self) -> None:
         self._stack = QStackedWidget(self)
@@ -181,6 +205,7 @@ class MainWindow(QMainWindow):
             source.open_pressed.connect(self.open_model_folder)
             source.demo_pressed.connect(self._engine.load_demo)
         self.models_page.use_pressed.connect(self._use)
+        self.finetune_page.use_pressed.connect(self._use)
         self.settings_page.changed.connect(self._apply_settings)
         self._chat.problem_changed.connect(self._show_problems)
         QShortcut(QKeySequence(Qt.Key.Key_Escape), self).activated.connect(self._chat.stop)
@@ -261,6 +286,8 @@ class MainWindow(QMainWindow):
             self._geometry.setValue("peek", "open" if self.chat_page.peek.open else "closed")
         self.hide()
         self._meter.close()
+        for model in (self.finetune, self.fit, self.training):
+            model.close(time.monotonic() + 1.0)
         self._server.close()
         self._engine.close()
         self._store.close()

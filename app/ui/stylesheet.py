@@ -57,6 +57,7 @@ QPushButton[kind="tab"]:checked {
 }
 QPushButton[kind="tab"]:focus { border: 2px solid $accent; padding: 0 12px; min-height: 28px; }
 
+QPushButton[kind="tab"][step="true"] { text-align: left; padding: 0 12px; }
 QPushButton[kind="icon"] {
     background: transparent; border: 2px solid transparent; padding: 0; min-height: 28px;
     min-width: 28px;

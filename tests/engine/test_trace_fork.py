@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import pytest
-from small import graph_for, small_model
+from small import Runtime, graph_for, per_step_for, small_model
 from tiny import load
 from traced_engines import FAMILIES, LLADA2, PROMPT, ask, engine_over, long_reply
 
@@ -365,11 +366,14 @@ def test_every_id_of_a_trace_has_its_text(engines: dict[str, TorchEngine], name:
     assert trace.header.prompt_ids == tuple(int(word) for word in PROMPT.split())
 
 
+@pytest.mark.parametrize("captured", [graph_for, per_step_for], ids=["reply", "step"])
 @pytest.mark.parametrize("name", LLADA2)
-def test_a_graph_forks_as_the_eager_loop_does(engines: dict[str, TorchEngine], name: str) -> None:
+def test_a_graph_forks_as_the_eager_loop_does(
+    engines: dict[str, TorchEngine], name: str, captured: Callable[..., Runtime]
+) -> None:
     """Where the device takes a whole reply in one launch, changes wait for it in its memory."""
     engine, eager = engine_over(name), engines[name]
-    engine._runtime = graph_for(small_model(name), ahead=True)
+    engine._runtime = captured(small_model(name), ahead=True)
     request = ask(limit=30, threshold=0.99)
     parent, plain = record(engine, request), record(eager, request)
     np.testing.assert_array_equal(parent.ids, plain.ids)

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from engine.errors import UnblurError
-from trainer import cli_export, cli_run
+from trainer import cli_data, cli_export, cli_run
 
 
 def parser() -> argparse.ArgumentParser:
@@ -15,6 +15,7 @@ def parser() -> argparse.ArgumentParser:
     commands = p.add_subparsers(required=True, metavar="COMMAND")
     cli_run.add_arguments(commands)
     cli_export.add_arguments(commands)
+    cli_data.add_arguments(commands)
     return p
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from engine.errors import RuntimeFailure, UnblurError
 from engine.types import DecodeSettings
+from trainer.data.split import held_out
 from trainer.data.task import Task
 from trainer.events import TrainEvent
 from trainer.run_dir import RunDir
@@ -310,10 +311,7 @@ def _no_memory() -> RuntimeFailure:
 
 def split_tasks(tasks: Sequence[Task], share: float, seed: int) -> Tasks:
     """Training and validation tasks, apart and the same for the same seed."""
-    order = list(range(len(tasks)))
-    random.Random(f"{seed}:split").shuffle(order)
-    count = round(share * len(tasks))
-    held = set(order[:count])
+    held = held_out(tasks, share, seed)
     return Tasks(
         [task for n, task in enumerate(tasks) if n not in held],
         [task for n, task in enumerate(tasks) if n in held],

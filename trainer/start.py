@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from engine.errors import RequestError
+from trainer.data.encoding import ModelEncoder, prompts_that_fit
 from trainer.data.readers import load_tasks
 from trainer.events import TrainEvent
 from trainer.loop import Report, Run, Tasks, split_tasks, with_replay
@@ -71,12 +72,16 @@ def prepare(spec: TrainSpec) -> tuple[Tasks, dict[str, Any]]:
     """The tasks of a spec, split, and the manifest of a run on them. Raises RequestError
     `data.too_few` or as `load_tasks`."""
     loaded = load_tasks(spec.data.files, spec.data.columns)
-    tasks = split_tasks(loaded.tasks, spec.data.validation, spec.seed)
+    encoder = ModelEncoder.open(Path(spec.model))
+    limit = spec.recipe.window * encoder.spec.block_length
+    fit, unfit = prompts_that_fit(encoder, loaded.tasks, limit)
+    tasks = split_tasks(fit, spec.data.validation, spec.seed)
     if not tasks.train:
         raise RequestError(
             "data.too_few",
-            f"{len(loaded.tasks)} rows leave nothing to train on beside validation.",
-            "Give more rows, or a smaller validation share.",
+            f"{len(fit)} rows leave nothing to train on beside validation; the prompts of "
+            f"{len(unfit)} more do not fit.",
+            "Give more rows, a smaller validation share, or a longer window.",
         )
     manifest: dict[str, Any] = {
         "created": time.time(),
@@ -85,10 +90,12 @@ def prepare(spec: TrainSpec) -> tuple[Tasks, dict[str, Any]]:
         "machine": platform.platform(),
         "base": {"path": str(Path(spec.model).resolve()), "hashes": _base_hashes(Path(spec.model))},
         "data": {name: file_hash(Path(name)) for name in spec.data.files},
-        "rows": len(loaded.tasks),
+        "rows": len(fit),
         "bad_rows": [str(row) for row in loaded.bad],
         "bad_count": loaded.bad_count,
         "left_out": loaded.left_out,
+        "unfit": [str(row) for row in unfit[:1000]],
+        "unfit_count": len(unfit),
         "validation": len(tasks.valid),
     }
     return tasks, json.loads(json.dumps(manifest))

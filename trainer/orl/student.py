@@ -30,7 +30,7 @@ from engine.models.registry import family_of
 from engine.models.residual import ResidualInput
 from engine.models.residual_spec import ResidualSpec
 from engine.tokenizer import ChatTokenizer
-from engine.types import Message
+from trainer.data.encoding import encode_answer
 from trainer.data.task import Task
 from trainer.lora import Adapters
 from trainer.moe_train import GroupedExperts
@@ -155,20 +155,8 @@ class Student:
         return self.tokenizer.decode([token for token in ids if token not in stops])
 
     def with_answer(self, task: Task) -> tuple[int, list[int]]:
-        """Length of a task's prompt, and the ids of prompt and reference answer up to its stop
-        token. Raises RequestError where the chat template does not keep the prompt as it is."""
-        prompt = self.tokenizer.encode_chat(task.messages)
-        answer = Message("assistant", task.reference or "")
-        ids = self.tokenizer.encode_chat([*task.messages, answer])
-        if ids[: len(prompt)] != prompt:
-            raise RequestError(
-                "train.template",
-                "The model's chat template writes a finished answer differently from one to come.",
-                "Train without reference answers (floor 0), or give the model another template.",
-            )
-        stops = frozenset(self.spec.stop_ids)
-        end = next((n for n in range(len(prompt), len(ids)) if ids[n] in stops), len(ids) - 1)
-        return len(prompt), ids[: end + 1]
+        """See `trainer.data.encoding.encode_answer`."""
+        return encode_answer(self.tokenizer, self.spec.stop_ids, task)
 
     @contextmanager
     def as_it_began(self) -> Iterator[AnyBackbone]:

@@ -19,7 +19,7 @@ from app.backend.trace_export import FORMATS, ExportFormat, export_trace
 from app.models.inspector import Source
 from app.ui.inspector import file_menu
 from app.ui.inspector.page import InspectorPage
-from engine.trace import Trace, open_trace, save_trace
+from engine.trace import Trace, TraceHeader, open_trace, save_trace
 
 
 @pytest.fixture
@@ -187,7 +187,9 @@ def test_a_trace_of_one_step_and_one_position_is_shown(page: InspectorPage) -> N
     one = np.zeros(1, np.int32)
     cell = np.zeros((1, 1), np.int32)
     nan = np.full((1, 1), np.nan, np.float32)
-    trace = Trace(one, one, one, one, np.zeros(1), cell, cell - 1, cell.astype(np.uint8), nan, nan)
+    state = cell.astype(np.uint8)
+    trace = Trace(one, one, one, one, np.zeros(1), cell, cell - 1, state, nan, nan)
+    trace = replace(trace, header=TraceHeader(mask_id=0))
     page._model.show(trace, Source.FILE, "one")
     for unit in ("seconds", "steps"):
         page.unit.buttons[unit].click()

@@ -24,8 +24,10 @@ TRAINER_SEAM = (
     "trainer.spec",
     "trainer.events",
     "trainer.run_dir",
+    "trainer.orl.recipe",
     "trainer.data",
     "trainer.verify.registry",
+    "trainer.verify.verifier_spec",
 )
 
 

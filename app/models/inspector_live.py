@@ -7,6 +7,7 @@ nothing is signalled. It refuses to know widgets and what a step means.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from engine.trace import Trace, TraceHeader
 from engine.types import Finished, StepTaken
 
+log = logging.getLogger("unblur.inspector")
 FIRST_CAPACITY = 64  # steps
 _SCALARS = (
     ("block", np.int32),
@@ -57,8 +59,12 @@ class LiveTrace:
             self._arrays, self._pieces = {}, {}
 
     def add(self, step: StepTaken, pieces: Pieces) -> None:
-        """Appends a step. pieces: display text of ids (not kept: it holds the model). Raises
-        ValueError when its block has another length than the first."""
+        """Appends a step. pieces: display text of ids (not kept: it holds the model). A step that
+        has other shapes than the first is left out, and logged: the answer goes on, and the trace
+        shows the gap."""
+        if self._count and not self._fits(step):
+            log.error("step %d of block %d could not be recorded", step.step, step.block)
+            return
         seen = [step.ids, step.edited_from]
         if self._count == 0:
             seen += [
@@ -70,13 +76,18 @@ class LiveTrace:
         new = [i for i in ids if i >= 0 and i not in self._pieces]
         shown = dict(zip(new, pieces(new), strict=True)) if new else {}
         with self._lock:
-            if shown:
-                self._pieces = {**self._pieces, **shown}  # a reader may hold the old one
+            self._pieces.update(shown)
             self._make_room(step)
             for name, array in self._arrays.items():
                 array[self._count] = getattr(step, name)
             self._count += 1
             self._version += 1
+
+    def _fits(self, step: StepTaken) -> bool:
+        shapes = {name: array.shape[1:] for name, array in self._arrays.items()}
+        values = {name: getattr(step, name) for name in (*shapes, "top_ids", "top_p")}
+        given = {name: np.shape(value) for name, value in values.items() if value is not None}
+        return given == shapes
 
     def end(self, finished: Finished) -> None:
         """The reply is complete: how it ended becomes part of the trace."""
@@ -120,7 +131,7 @@ class LiveTrace:
 
     def _trace(self) -> Trace:
         views: dict[str, Any] = {name: array[: self._count] for name, array in self._arrays.items()}
-        return Trace(**views, header=replace(self._header, pieces=self._pieces))
+        return Trace(**views, header=replace(self._header, pieces=dict(self._pieces)))
 
     @property
     def reply_id(self) -> str:

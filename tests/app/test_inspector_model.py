@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from inspector_traces import large_trace, small_trace
@@ -75,6 +77,18 @@ def test_a_growing_trace_is_what_the_engine_said(qapp: QCoreApplication) -> None
     shown = engine.pieces(events[-1].ids.tolist())
     assert tuple(late.header.pieces[i] for i in events[-1].ids.tolist()) == shown
     assert live.latest("another") is None
+
+
+def test_a_step_of_another_shape_is_left_out_and_the_rest_recorded(qapp: QCoreApplication) -> None:
+    engine, live = FakeEngine(), LiveTrace()
+    events = steps_of(engine)
+    live.begin("one", engine.trace_header(GenerateRequest((Message("user", "hello"),))))
+    live.add(events[0], engine.pieces)
+    live.add(replace(events[1], ids=events[1].ids[:5]), engine.pieces)
+    live.add(replace(events[2], top_ids=np.zeros((32, 2), np.int32)), engine.pieces)
+    live.add(events[3], engine.pieces)
+    trace = live.latest("one")
+    assert trace.step.tolist() == [0, 3]
 
 
 def test_the_selection_stays_within_the_trace_and_says_what_it_was(shown, qtbot: QtBot) -> None:

@@ -1,4 +1,5 @@
-"""Where the app keeps its files, and how it writes one without ever leaving half of it.
+"""Where the app keeps its files, how it writes one without ever leaving half of it, and how it
+reads one that anything may have happened to.
 
 It knows folders and bytes. It refuses to know what is in them.
 """
@@ -6,12 +7,16 @@ It knows folders and bytes. It refuses to know what is in them.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent.parent
+JSON_LIMIT = 64_000_000
 ASSETS = REPO / "assets"
 DEMO_MODEL = ASSETS / "demo"
 
@@ -41,6 +46,30 @@ def standard_folders() -> AppFolders:
     data = Path(QStandardPaths.writableLocation(where.AppDataLocation))
     config = Path(QStandardPaths.writableLocation(where.AppConfigLocation))
     return AppFolders(data=data, config=config, logs=data / "logs")
+
+
+def read_json_object(path: Path, most: int = JSON_LIMIT) -> dict[str, Any]:
+    """A JSON object from a file of at most `most` bytes (UTF-8).
+
+    Raises OSError where it cannot be read, and ValueError for all that is not such a file: a pipe
+    is not waited for, and neither depth nor size exhausts memory.
+    """
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("not a plain file")
+    if status.st_size > most:
+        raise ValueError(f"{status.st_size} bytes are too many")
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def write_atomically(path: Path, text: str) -> None:

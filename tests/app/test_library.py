@@ -2,62 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from pathlib import Path
 
 import pytest
 from hub_server import wait_until
-from transfers import NAME, QUICK, model_files, plan_of, safetensors, serving
+from library_models import only, put_cached, put_model
+from transfers import NAME, QUICK, plan_of, safetensors, serving
 
 from app.backend.hub.support import Supported
-from app.backend.library import trash
 from app.backend.library.folders import FolderList, Kind, LibraryError
 from app.backend.library.library import Library, disk_use
-from app.backend.library.scan import COPY_JOURNAL, LocalModel, Presence
+from app.backend.library.scan import COPY_JOURNAL, Presence
 from app.backend.library.verify import FileState, repair_plan, verify
 from app.backend.transfer.download import Download
 from app.backend.transfer.faults import Interrupted
-from app.backend.transfer.files import RemoteFile
-from app.backend.transfer.plan import DownloadPlan, write_manifest
 from app.backend.transfer.queue import DownloadQueue, State
 from app.backend.transfer.stop import Stop
 from engine.checkpoint.quantiser.state import JOURNAL
-
-
-def put_model(folder: Path, *, commit: str = "a" * 40, name: str = NAME) -> DownloadPlan:
-    """A finished download, as the queue leaves it."""
-    folder.mkdir(parents=True)
-    files = []
-    for path, blob in model_files(4000).items():
-        if path.endswith((".py", ".bin")) or "/" in path:
-            continue
-        (folder / path).write_bytes(blob.read(0, blob.size))
-        sha256 = blob.sha256 if blob.lfs else None
-        files.append(RemoteFile(path, blob.size, sha256, None if blob.lfs else blob.oid))
-    plan = DownloadPlan(name, commit, "https://huggingface.co", tuple(files), "mit")
-    write_manifest(folder, plan)
-    return plan
-
-
-def put_cached(cache: Path, commit: str, *, weights: bytes, main: bool = False) -> Path:
-    """A version in a cache laid out as huggingface_hub does; the snapshot's folder."""
-    from hub_server import Blob
-
-    repository = cache / "models--someone--cached"
-    blobs, snapshot = repository / "blobs", repository / "snapshots" / commit
-    blobs.mkdir(parents=True, exist_ok=True)
-    snapshot.mkdir(parents=True)
-    contents = {"config.json": b'{"model_type": "llada2_moe"}', "model.safetensors": weights}
-    for name, data in contents.items():
-        lfs = name.endswith(".safetensors")
-        blob = Blob(data, lfs=lfs)
-        (blobs / blob.etag).write_bytes(data)
-        (snapshot / name).symlink_to(Path("..") / ".." / "blobs" / blob.etag)
-    if main:
-        (repository / "refs").mkdir()
-        (repository / "refs" / "main").write_text(commit)
-    return snapshot
 
 
 @pytest.fixture
@@ -75,11 +37,6 @@ def no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
             raise AssertionError("the network was asked")
 
         monkeypatch.setattr(socket, "create_connection", refuse)
-
-
-def only(library: Library) -> LocalModel:
-    (model,) = library.scan().models
-    return model
 
 
 def test_a_finished_download_is_found_with_its_facts(library: Library, tmp_path: Path) -> None:
@@ -347,87 +304,6 @@ def test_a_repair_from_the_hub_fetches_only_the_bad_files(tmp_path: Path) -> Non
         with pytest.raises(LibraryError) as caught:
             repair_plan(verify(only(library)))
         assert caught.value.code == "library.nothing_to_repair"
-
-
-@pytest.mark.parametrize("kind", ["models", "model", "cache, only version", "cache, one of two"])
-def test_a_deleted_model_comes_back_as_it_was(library: Library, tmp_path: Path, kind: str) -> None:
-    if kind == "models":
-        put_model(tmp_path / "models" / "someone" / "x")
-    elif kind == "model":
-        put_model(tmp_path / "dropped" / "x")
-        library.folders.add(tmp_path / "dropped" / "x")
-    else:
-        put_cached(tmp_path / "cache", "c" * 40, weights=safetensors(3000), main=True)
-        if "two" in kind:
-            put_cached(tmp_path / "cache", "d" * 40, weights=safetensors(5000))
-    view = library.scan()
-    tree = {p: p.stat().st_size for p in tmp_path.rglob("*") if p.is_file()}
-    model = view.models[0]
-    library.delete(model)
-    left = library.scan()
-    assert len(left.models) == len(view.models) - 1
-    assert all(f.presence is Presence.PRESENT for f in left.folders)
-    if "two" in kind:
-        assert verify(left.models[0]).is_proven, "the other version lost a content"
-    again = Library(tmp_path / "library.json", tmp_path / "models", tmp_path / "cache")
-    (entry,) = again.deleted()  # also after a kill
-    assert entry.name == model.name
-    again.undo(entry)
-    assert {p: p.stat().st_size for p in tmp_path.rglob("*") if p.is_file()} == {
-        **tree,
-        tmp_path / "library.json": (tmp_path / "library.json").stat().st_size,
-    }
-    assert [m.path for m in again.scan().models] == [m.path for m in view.models]
-    assert again.deleted() == ()
-
-
-def test_emptying_the_trash_frees_the_room(library: Library, tmp_path: Path) -> None:
-    put_model(tmp_path / "models" / "someone" / "x")
-    put_model(tmp_path / "dropped" / "y")
-    library.folders.add(tmp_path / "dropped" / "y")
-    sizes = [model.size for model in library.scan().models]
-    for model in library.scan().models:
-        library.delete(model)
-    assert library.empty_trash() == sum(sizes)
-    assert library.deleted() == ()
-    left = [p for p in tmp_path.rglob("*") if p.is_file()]
-    assert left == [tmp_path / "library.json"]
-    assert all(folder.kind is not Kind.MODEL for folder in library.folders.all())
-
-
-def test_undo_does_not_overwrite_what_came_meanwhile(library: Library, tmp_path: Path) -> None:
-    folder = tmp_path / "models" / "someone" / "x"
-    put_model(folder)
-    entry = library.delete(only(library))
-    put_model(folder, commit="b" * 40)
-    with pytest.raises(LibraryError, match="something else") as caught:
-        library.undo(entry)
-    assert str(entry.place) in caught.value.action
-    assert entry.moves[0][1].is_dir()
-    assert only(library).commit == "b" * 40
-
-
-def test_a_delete_that_fails_half_way_leaves_all_in_place(
-    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_cached(tmp_path / "cache", "c" * 40, weights=safetensors(3000))
-    put_cached(tmp_path / "cache", "d" * 40, weights=safetensors(5000))
-    model = library.scan().models[0]
-    real, calls = os.rename, []
-
-    def second_fails(source: Path, target: Path) -> None:
-        calls.append(source)
-        if len(calls) == 2:
-            raise PermissionError(13, "Permission denied")
-        real(source, target)
-
-    monkeypatch.setattr(trash.os, "rename", second_fails)
-    with pytest.raises(LibraryError) as caught:
-        library.delete(model)
-    assert caught.value.code == "library.not_deleted"
-    assert len(library.scan().models) == 2
-    assert verify(library.scan().models[0]).is_proven
-    assert library.deleted() == ()
 
 
 def test_a_model_is_found_by_what_people_type(library: Library, tmp_path: Path) -> None:

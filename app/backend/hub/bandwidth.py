@@ -6,11 +6,12 @@ It knows a copy in torch and a clock. It refuses to look a device up in a table.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from pathlib import Path
 
-from app.backend.files import write_atomically
+from app.backend.files import read_json_object, write_atomically
 from app.backend.hub.fit import NOT_MEASURED, Bandwidth
 
 VERSION = 1
@@ -57,10 +58,10 @@ def known(store: Path, device_name: str) -> Bandwidth:
 
 def _read(store: Path) -> dict[str, float]:
     try:
-        document = json.loads(store.read_text(encoding="utf-8"))
+        document = read_json_object(store)
         if document["version"] != VERSION:
             return {}
         found = document["bytes_per_second"].items()
-        return {str(k): float(v) for k, v in found if float(v) > 0}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {str(k): float(v) for k, v in found if 0 < float(v) < math.inf}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return {}  # a measurement can be made again

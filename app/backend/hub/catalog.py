@@ -6,11 +6,11 @@ model runs is never in the file: the engine says so, from the `model_type` it is
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.backend.files import read_json_object
 from app.backend.hub.access import HubError
 from app.backend.hub.ref import parse_ref
 from app.backend.hub.support import Looked, Support, Supported, support_of_config
@@ -18,6 +18,7 @@ from engine.paths import ASSETS
 
 CATALOG = ASSETS / "catalog.json"
 VERSION = 1
+MOST = 10**18  # no number of a model is larger
 FACTS = (
     "model_type",
     "architecture",
@@ -58,10 +59,10 @@ class CatalogEntry:
 def load_catalog(path: Path = CATALOG) -> tuple[CatalogEntry, ...]:
     """Raises HubError naming the entry and the field of a list that is not well formed."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json_object(path)
     except (OSError, ValueError) as error:
         raise _broken(f"cannot be read ({error})") from error
-    if not isinstance(document, dict) or document.get("version") != VERSION:
+    if document.get("version") != VERSION:
         raise _broken(f"is not of version {VERSION}")
     entries = document.get("models")
     if not isinstance(entries, list):
@@ -93,7 +94,8 @@ def _entry(value: object, number: int) -> CatalogEntry:
     if repo_id:
         _check_name(repo_id, where)
     unverified = value["unverified"]
-    if not isinstance(unverified, list) or not set(unverified) <= {*FACTS, "repo_id"}:
+    named = unverified if isinstance(unverified, list) else [None]
+    if any(fact != "repo_id" and fact not in FACTS for fact in named):
         raise _broken(f"{where}: unverified names something that is no fact")
     model_type, architecture = (
         _word(value, "model_type", where),
@@ -145,7 +147,7 @@ def _word(value: Mapping[str, object], key: str, where: str) -> str | None:
 
 def _number(value: Mapping[str, object], key: str, where: str) -> int | None:
     found = value[key]
-    if found is None or (type(found) is int and found > 0):
+    if found is None or (type(found) is int and 0 < found < MOST):
         return found
     raise _broken(f"{where}: {key} is {found!r}")
 

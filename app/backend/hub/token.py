@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 from urllib.parse import urlsplit
 
+from app.backend.files import read_json_object
 from app.backend.hub.access import ENDPOINT, HubError
 
 if TYPE_CHECKING:
@@ -171,10 +172,8 @@ class TokenStore:
 
     def _read_file(self) -> dict[str, str]:
         try:
-            value = json.loads(self._file.read_text(encoding="utf-8"))
+            value = read_json_object(self._file)
         except (OSError, ValueError):
-            return {}
-        if not isinstance(value, dict):
             return {}
         return {k: v for k, v in value.items() if isinstance(v, str)}
 

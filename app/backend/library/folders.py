@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from app.backend.files import write_atomically
+from app.backend.files import read_json_object, write_atomically
 from engine.errors import UnblurError
 
 VERSION = 1
@@ -129,7 +129,7 @@ class FolderList:
 
     def _read(self) -> list[Folder]:
         try:
-            document = json.loads(self._store.read_text(encoding="utf-8"))
+            document = read_json_object(self._store)
             if int(document["version"]) > VERSION:
                 self._may_write = False
                 self.problem = "The list of model folders is of a newer Unblur and is left alone."
@@ -144,7 +144,8 @@ class FolderList:
         except OSError as error:
             self._may_write = False
             self.problem = f"The list of model folders cannot be read ({error.strerror})."
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            self._hidden.clear()
             aside = self._store.with_suffix(f".damaged-{int(time.time())}.json")
             try:
                 self._store.rename(aside)

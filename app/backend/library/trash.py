@@ -13,12 +13,13 @@ import shutil
 import time
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from app.backend.files import write_atomically
+from app.backend.files import read_json_object, write_atomically
 from app.backend.library.folders import Kind, LibraryError
 from app.backend.library.scan import LocalModel
 from app.backend.transfer.download import HIDDEN
+from app.backend.transfer.files import is_plain_name
 
 NOTE = "deleted.json"
 
@@ -127,12 +128,14 @@ def _parts(model: LocalModel) -> list[Path]:
 
 
 def _blobs(snapshot: Path) -> set[Path]:
-    """The contents that a version's links lead to."""
+    """The contents that a version's links lead to. What lies outside the cache's own folder of
+    contents is somebody else's and is never among them."""
+    contents = snapshot.parent.parent / "blobs"
     found: set[Path] = set()
     for item in snapshot.rglob("*"):
         if item.is_symlink():
-            target = (item.parent / os.readlink(item)).resolve()
-            if target.is_file():
+            target = Path(os.path.normpath(item.parent / os.readlink(item)))
+            if target.parent == contents and target.is_file():
                 found.add(target)
     return found
 
@@ -142,19 +145,33 @@ def _write_note(entry: Deleted) -> None:
         "name": entry.name,
         "size": entry.size,
         "when": entry.when,
-        "moves": [[str(a), str(b)] for a, b in entry.moves],
+        "moves": [[str(a.relative_to(_base(entry.place))), b.name] for a, b in entry.moves],
     }
     write_atomically(entry.place / NOTE, json.dumps(document, indent=1) + "\n")
 
 
 def _read_note(path: Path) -> Deleted | None:
     try:
-        note = json.loads(path.read_text(encoding="utf-8"))
-        moves = tuple((Path(a), Path(b)) for a, b in note["moves"])
+        note = read_json_object(path)
+        moves = tuple(_move(path.parent, *pair) for pair in note["moves"])
         when, size = float(note["when"]), int(note["size"])
         return Deleted(path.parent.name, str(note["name"]), size, when, path.parent, moves)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None  # not ours; left alone
+
+
+def _move(place: Path, origin: str, name: str) -> tuple[Path, Path]:
+    """Where a part was and where it is. Both are written as names below the folder they belong to:
+    a disk may come back under another name, and a note from elsewhere must not reach further."""
+    way = PurePath(origin)
+    if way.is_absolute() or not way.parts or ".." in way.parts or not is_plain_name(name):
+        raise ValueError("leads out of its folder")
+    return _base(place) / way, place / name
+
+
+def _base(place: Path) -> Path:
+    """The folder that a place of the trash belongs to."""
+    return place.parents[2]
 
 
 def _clear(entry: Deleted) -> None:

@@ -18,6 +18,7 @@ from app.backend.transfer.faults import TransferError
 INDEX = "model.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 READ = 1 << 20
+LARGEST = 1 << 60  # bytes; no file system holds a larger file
 _WANTED = {
     "config.json",
     "generation_config.json",
@@ -56,8 +57,11 @@ class RemoteFile:
     def __post_init__(self) -> None:
         if not is_plain_name(self.path):
             raise ValueError(f"{self.path!r} is not a plain file name")
-        if self.size < 0 or not (self.sha256 or self.git_sha1):
-            raise ValueError(f"{self.path}: no size or no hash")
+        if not 0 <= self.size <= LARGEST or not (self.sha256 or self.git_sha1):
+            raise ValueError(f"{self.path}: no size that can be, or no hash")
+        for value, digits in ((self.sha256, 64), (self.git_sha1, 40)):
+            if value and not re.fullmatch(rf"[0-9a-f]{{{digits}}}", value):
+                raise ValueError(f"{self.path}: a hash has {digits} hexadecimal digits")
 
     @property
     def expected(self) -> str:

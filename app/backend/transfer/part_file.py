@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from app.backend.files import write_atomically
+from app.backend.files import read_json_object, write_atomically
 from app.backend.transfer.faults import not_written
 from app.backend.transfer.files import READ, Hasher, RemoteFile
 from app.backend.transfer.http import Source
@@ -117,9 +117,8 @@ class PartFile:
     def _read_note(self) -> bool:
         """Whether the part on disk is of the very file that is wanted."""
         try:
-            note = json.loads(self._note.read_text(encoding="utf-8"))
-            kept = self.path.stat().st_size
-            if kept > self.file.size or not isinstance(note, dict):
+            note = read_json_object(self._note)
+            if self.path.stat().st_size > self.file.size:
                 return False
         except (OSError, ValueError):
             return False

@@ -12,9 +12,9 @@ import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-from app.backend.files import write_atomically
+from app.backend.files import read_json_object, write_atomically
 from app.backend.transfer.faults import TransferError
 from app.backend.transfer.files import RemoteFile, is_plain_name
 
@@ -41,6 +41,9 @@ class DownloadPlan:
             raise ValueError(f"{self.repo_id!r} is not a repository's name")
         if not _COMMIT.fullmatch(self.commit):
             raise ValueError(f"{self.commit!r} is not a commit")
+        parts = urlsplit(self.endpoint)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{self.endpoint!r} is not a hub's address")
         if not self.files:
             raise ValueError("nothing to download")
 
@@ -81,7 +84,7 @@ class DownloadPlan:
                 into=Path(value["into"]) if value.get("into") else None,
                 files=tuple(_file_from(item) for item in value["files"]),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"not a download: {error!r}") from error
 
 
@@ -114,7 +117,7 @@ def write_manifest(folder: Path, plan: DownloadPlan) -> None:
 def read_manifest(folder: Path) -> Manifest | None:
     """None when there is none, or none that can be trusted: the folder is then a plain one."""
     try:
-        value = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        value = read_json_object(folder / MANIFEST)
         plan = DownloadPlan.from_json(value)
     except (OSError, ValueError):
         return None

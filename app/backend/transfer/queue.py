@@ -21,7 +21,7 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 
-from app.backend.files import write_atomically
+from app.backend.files import read_json_object, write_atomically
 from app.backend.hub.access import without_secrets
 from app.backend.transfer.download import Download, Token, kept_bytes
 from app.backend.transfer.faults import Interrupted, TransferError
@@ -297,7 +297,7 @@ class DownloadQueue:
 
     def _read(self) -> None:
         try:
-            document = json.loads(self._store.read_text(encoding="utf-8"))
+            document = read_json_object(self._store)
             if int(document["version"]) > VERSION:
                 self._may_write = False
                 self.problem = "The list of downloads is of a newer Unblur and is left alone."
@@ -311,7 +311,7 @@ class DownloadQueue:
         except OSError as error:
             self._may_write = False
             self.problem = f"The list of downloads cannot be read ({error.strerror})."
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             self._set_aside(error)
 
     def _set_aside(self, error: Exception) -> None:
@@ -326,14 +326,18 @@ class DownloadQueue:
         self.problem = f"The list of downloads was damaged ({error}); it is kept as {aside.name}."
 
 
-def _item_from(entry: dict[str, object]) -> _Item:
+def _item_from(entry: object) -> _Item:
+    if not isinstance(entry, dict):
+        raise ValueError("a download is not an object")
     problem = entry.get("problem")
     path = entry.get("path")
     return _Item(
         plan=DownloadPlan.from_json(entry["plan"]),
         root=Path(str(entry["root"])),
         state=State(str(entry["state"])),
-        problem=Problem(**problem) if isinstance(problem, dict) else None,
+        problem=Problem(**{k: str(v) for k, v in problem.items()})
+        if isinstance(problem, dict)
+        else None,
         path=Path(str(path)) if path else None,
     )
 

@@ -177,6 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         figures = {
             "command": "python -m bench.inspector_paint --json FILE",
             "cores": os.cpu_count(),
+            "load average": round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None,
             "python": platform.python_version(),
             "trace": "2,048 tokens, 1,500 steps, made up",
             "limit in ms": LIMIT_MS,

@@ -15,6 +15,7 @@ from PySide6.QtGui import QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import QApplication, QFileDialog
 from pytestqt.qtbot import QtBot
 
+from app import cli, desktop
 from app.backend.trace_export import FORMATS, ExportFormat, export_trace
 from app.models.inspector import Source
 from app.ui.inspector import file_menu
@@ -201,3 +202,31 @@ def test_a_trace_of_one_step_and_one_position_is_shown(page: InspectorPage) -> N
     QApplication.processEvents()
     page._model.pause()
     assert page.card.now.text() == "masked, not judged"
+
+
+# from the command line
+
+
+def test_a_trace_named_on_the_command_line_is_opened_in_the_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(desktop, "run_window", lambda **options: asked.append(options) or 0)
+    monkeypatch.setattr(cli, "no_screen", lambda: False)
+    path = tmp_path / "mine.DNTRACE"
+    save_trace(small_trace(), path)
+    assert cli.run([str(path)]) == 0
+    assert (asked[0]["trace"], asked[0]["model"]) == (str(path), None)
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [("gone.dntrace", "there is no file"), ("generat", "no command; --help lists")],
+)
+def test_what_is_neither_a_trace_nor_a_command_is_said(
+    argument: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.run([argument])
+    assert ended.value.code == 2
+    assert words in capsys.readouterr().err

@@ -127,6 +127,13 @@ def test_what_people_paste_is_understood(text: str, repo_id: str, revision: str)
         ("https://example.com/a/b", "hub.other_site"),
         ("https://huggingface.co.evil.test/a/b", "hub.other_site"),
         ("file:///a/b", "hub.other_site"),
+        ("http://[x/a/b", "hub.other_site"),
+        ("https://huggingface.co@evil.test/a/b", "hub.other_site"),
+        ("https://huggingface.co/a%2F..%2Fc/b", "hub.bad_name"),
+        ("https://huggingface.co/a%00/b", "hub.bad_name"),
+        ("a/b@" + "x" * 1000, "hub.bad_name"),
+        ("\u3000/\u3000", "hub.bad_name"),
+        ("\u0430dmin/model", "hub.bad_name"),  # a Cyrillic letter that looks Latin
         ("https://huggingface.co/datasets/a/b", "hub.not_a_model"),
         ("https://huggingface.co/spaces/a/b", "hub.not_a_model"),
         ("https://huggingface.co/a", "hub.bad_name"),

@@ -13,7 +13,7 @@ from transfers import NAME, TOKEN, model_files, noise
 
 from app.backend.hub import bandwidth
 from app.backend.hub.access import HubError
-from app.backend.hub.client import Hub, text_only
+from app.backend.hub.client import Hub
 from app.backend.hub.examine import HEAD, Examined, examine
 from app.backend.hub.fit import (
     LOAD_SHARE,
@@ -215,13 +215,6 @@ def test_the_owner_of_a_token_is_known(server: HubServer) -> None:
 
 def test_a_card_is_text_without_anything_remote(hub: Hub, server: HubServer) -> None:
     assert hub.card_text(hub.look_up(parse_ref("fix/plain"))) == "# Ein Modell ✓"
-    card = (
-        "---\nlicense: mit\n---\n# T\n![a plot](https://evil.test/x.png)\n<img src='https://e/y'>"
-        "<script>x</script> [link](https://ok)\n```html\n<b>![kept](u)</b>\n```\n"
-    )
-    assert text_only(card) == (
-        "# T\n[a plot]\nx [link](https://ok)\n```html\n<b>![kept](u)</b>\n```"
-    )
 
 
 def test_a_supported_model_is_known_from_a_few_kilobytes(hub: Hub, server: HubServer) -> None:

@@ -215,6 +215,81 @@ def test_waits_are_read_in_every_form(headers: dict[str, str], low: float, high:
     assert low <= seconds <= high
 
 
-@pytest.mark.parametrize("headers", [{}, {"retry-after": "soon"}, {"ratelimit": "t=x"}])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"retry-after": "soon"},
+        {"retry-after": "\u00b2"},  # a digit to Python, a number to nobody
+        {"retry-after": "9" * 5000},
+        {"retry-after": "Fri, 01 Jan 99999999999 00:00:00 GMT"},
+        {"ratelimit": "t=x"},
+        {"ratelimit": "t=\u00b9"},
+    ],
+)
 def test_no_wait_is_made_up(headers: dict[str, str]) -> None:
     assert seconds_to_wait(headers) is None
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "http://[::1",
+        "http://127.0.0.1:99999/x",
+        "http://127.0.0.1:port/x",
+        "ftp://127.0.0.1/x",
+        "file:///etc/passwd",
+    ],
+)
+def test_a_redirect_to_what_is_no_address_is_refused_in_words(location: str) -> None:
+    with serving(5000, readers={TOKEN: "accepted"}) as (hub, repository):
+        hub.trouble = lambda _path: Trouble(status=302, headers={"Location": location})
+        source = Source(f"{hub.endpoint}/{repository.name}/resolve/main/config.json", TOKEN)
+        with pytest.raises(TransferError) as caught, get(source, Stop()):
+            pass
+        assert caught.value.code in ("transfer.bad_address", "transfer.insecure_redirect")
+
+
+@pytest.mark.parametrize("host", ["a" * 70 + ".test", "\u00e9..test", "no such host"])
+def test_a_redirect_to_a_host_that_cannot_be_is_a_fault_like_an_unknown_one(host: str) -> None:
+    with serving(5000) as (hub, repository):
+        location = {"Location": f"http://{host}/x"}
+        hub.trouble = lambda _path: Trouble(status=302, headers=location)
+        source = Source(f"{hub.endpoint}/{repository.name}/resolve/main/config.json")
+        with pytest.raises((Fault, TransferError)), get(source, Stop(), timeouts=QUICK.timeouts):
+            pass
+
+
+def test_a_redirect_whose_path_is_not_ascii_is_followed() -> None:
+    with serving(5000) as (hub, repository):
+        seen: list[str] = []
+
+        def trouble(path: str) -> Trouble | None:
+            seen.append(path)
+            there = {"Location": f"/{repository.name}/resolve/main/caf\u00e9 \u00fc%20.json?a=b&c"}
+            return Trouble(status=302, headers=there) if len(seen) == 1 else None
+
+        hub.trouble = trouble
+        source = Source(f"{hub.endpoint}/{repository.name}/resolve/main/config.json")
+        with get(source, Stop(), timeouts=QUICK.timeouts) as answer:
+            assert answer.status == 404
+        assert hub.requests[-1].path.endswith("/caf%E9%20%FC%20.json?a=b&c")
+
+
+def test_odd_numbers_in_headers_are_no_numbers() -> None:
+    with serving(5000) as (hub, repository):
+        odd = {"Content-Range": "bytes \u00b2-\u00b9/\u00b3", "X-Length": "\u00b2"}
+        hub.trouble = lambda _path: Trouble(status=206, headers=odd)
+        source = Source(f"{hub.endpoint}/{repository.name}/resolve/main/config.json")
+        with get(source, Stop()) as answer:
+            assert answer.range is None
+            answer.headers["content-length"] = "9" * 5000
+            assert answer.length is None
+
+
+def test_a_place_that_is_no_web_address_is_refused_before_anything_is_asked() -> None:
+    for url in ("javascript:alert(1)", "//host/x", "ftp://host/x", "http://[x"):
+        with pytest.raises(TransferError) as caught, get(Source(url, TOKEN), Stop()):
+            pass
+        assert caught.value.code == "transfer.bad_address"
+        assert TOKEN not in str(caught.value)

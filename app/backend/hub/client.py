@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from app.backend.hub.access import ENDPOINT, HubError, refused, unreachable
+from app.backend.hub.card import text_only
 from app.backend.hub.ref import ModelRef
 from app.backend.hub.support import JsonFiles, Support, json_object, support_of_config
 from app.backend.transfer.faults import TransferError
@@ -34,10 +34,6 @@ JSON_LIMIT = 64_000_000
 CARD_LIMIT = 2_000_000
 REACH_SECONDS = 10.0
 _EXPAND = ["sha", "tags", "gated", "private", "downloads", "lastModified", "config", "safetensors"]
-_FRONT = re.compile(r"\A---\s*\n.*?\n---\s*(?:\n|\Z)", re.DOTALL)
-_IMAGE = re.compile(r"!\[([^\]]*)\]\([^)]*\)|!\[([^\]]*)\]\[[^\]]*\]")
-_HTML = re.compile(r"<!--.*?-->|</?[A-Za-z][^<>]*>", re.DOTALL)
-_CODE = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)", re.DOTALL)
 
 
 def default_endpoint() -> str:
@@ -262,17 +258,6 @@ class Hub:
             has_token=self.token() is not None,
             endpoint=self.endpoint,
         )
-
-
-def text_only(card: str) -> str:
-    """A model card without what could reach the network or draw as something else. Code is left as
-    it is."""
-    card = _FRONT.sub("", card.replace("\r\n", "\n"), count=1)
-    pieces = _CODE.split(card)
-    for index in range(0, len(pieces), 2):
-        plain = _IMAGE.sub(lambda m: f"[{m[1] or m[2] or 'image'}]", pieces[index])
-        pieces[index] = _HTML.sub("", plain)
-    return re.sub(r"\n{3,}", "\n\n", "".join(pieces)).strip()
 
 
 def _file(entry: Any) -> RemoteFile | None:

@@ -51,7 +51,10 @@ def looks_like_ref(text: str) -> bool:
 
 
 def _from_link(link: str, hosts: tuple[str | None, ...]) -> ModelRef:
-    parts = urlsplit(link)
+    try:
+        parts = urlsplit(link)
+    except ValueError:  # a bracket where none can be
+        parts = urlsplit("")
     if parts.scheme not in ("http", "https") or parts.hostname not in hosts:
         raise HubError(
             "hub.other_site",

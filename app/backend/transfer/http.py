@@ -12,13 +12,14 @@ import contextlib
 import email.utils
 import functools
 import http.client
+import re
 import socket
 import ssl
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from app.backend.hub.access import without_secrets
 from app.backend.transfer.faults import Fault, TransferError
@@ -82,14 +83,14 @@ class Answer:
         unit, _, rest = self.headers.get("content-range", "").partition(" ")
         span, _, total = rest.partition("/")
         first = span.partition("-")[0]
-        if unit.strip().lower() != "bytes" or not first.isdigit():
+        begin = _whole(first)
+        if unit.strip().lower() != "bytes" or begin is None:
             return None
-        return int(first), int(total) if total.isdigit() else None
+        return begin, _whole(total)
 
     @property
     def length(self) -> int | None:
-        value = self.headers.get("content-length", "")
-        return int(value) if value.isdigit() else None
+        return _whole(self.headers.get("content-length", ""))
 
 
 def plain_etag(value: str) -> str:
@@ -109,10 +110,10 @@ def get(
     its status; redirects are followed. Raises Fault, TransferError (a redirect that is not
     followed) and Interrupted."""
     times = timeouts or Timeouts()
-    origin = _origin(urlsplit(source.url))
     url, linked = source.url, dict[str, str]()
+    origin = _origin(_split(url))
     for _ in range(MOST_REDIRECTS):
-        parts = urlsplit(url)
+        parts = _split(url)
         own = _origin(parts) == origin
         headers = {"User-Agent": AGENT, "Accept-Encoding": "identity", "Connection": "close"}
         if start or end is not None:
@@ -126,8 +127,8 @@ def get(
             if answer.status not in REDIRECTS or not target:
                 yield answer
                 return
-        following = urljoin(url, target)
-        scheme = urlsplit(following).scheme
+        following = _joined(url, target)
+        scheme = _split(following).scheme
         if scheme != "https" and not (scheme == parts.scheme == "http"):
             raise TransferError(
                 "transfer.insecure_redirect",
@@ -141,15 +142,17 @@ def get(
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
     """Retry-After in seconds (a number or a date), or the hub's own rate limit; None if absent."""
     value = headers.get("retry-after", "").strip()
-    if value.isdigit():
-        return float(value)
-    if value:
-        parsed = email.utils.parsedate_tz(value)
-        if parsed is not None:
+    number = _whole(value)
+    if number is not None:
+        return float(number)
+    parsed = email.utils.parsedate_tz(value) if value else None
+    if parsed is not None:
+        with contextlib.suppress(ValueError, OverflowError):  # a date that no calendar has
             return max(0.0, email.utils.mktime_tz(parsed) - time.time())
     for part in headers.get("ratelimit", "").split(";"):  # "api";r=0;t=55
-        name, _, number = part.strip().partition("=")
-        if name == "t" and number.isdigit():
+        name, _, left = part.strip().partition("=")
+        number = _whole(left)
+        if name == "t" and number is not None:
             return float(number)
     return None
 
@@ -165,7 +168,7 @@ def _asked(
             connection.connect()
             line = connection.sock
             line.settimeout(times.silence)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, UnicodeError) as error:  # no such host name
             raise Fault(
                 "transfer.unreachable",
                 f"{parts.hostname} does not answer ({_reason(error)}).",
@@ -215,6 +218,35 @@ def _connection(
 def _tls() -> ssl.SSLContext:
     """The system's certificates; reading them takes some 20 ms, so once."""
     return ssl.create_default_context()
+
+
+def _whole(text: str) -> int | None:
+    """A number that a header may state; None for what is none (or has no sense as one)."""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
+def _split(url: str) -> SplitResult:
+    """Raises TransferError for what is no address of the web."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        parts = SplitResult("", "", "", "", "")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise TransferError(
+            "transfer.bad_address",
+            f"{without_secrets(url)[:100]!r} is not an address that a file can be fetched from.",
+            "Look the model up again on the hub; if it comes from elsewhere, download it anew.",
+        )
+    return parts
+
+
+def _joined(url: str, target: str) -> str:
+    """Where a redirect leads. Servers name files as they are: what is not ASCII is encoded."""
+    try:
+        return urljoin(url, quote(target, safe="!#$%&'()*+,/:;=?@[]~", encoding="latin-1"))
+    except ValueError:
+        return target  # `_split` says so
 
 
 def _origin(parts: SplitResult) -> tuple[str, str, int]:

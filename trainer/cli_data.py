@@ -25,7 +25,12 @@ def add_arguments(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     data = commands.add_parser("data", help="look at a file of examples before training")
     what = data.add_subparsers(required=True, metavar="COMMAND")
     check = what.add_parser("check", help="count, measure and show rows as the model will see them")
-    check.add_argument("files", nargs="+", metavar="FILE", help="JSONL, JSON, CSV, Parquet or text")
+    check.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="JSONL, JSON, CSV, Parquet, text, or hf://owner/name/path of the hub",
+    )
     check.add_argument("--model", type=Path, metavar="DIR", help="model folder that would train")
     check.add_argument(
         "--verifier", metavar="JSON", help='such as \'{"kind": "number"}\', tried on the first rows'
@@ -50,9 +55,12 @@ def _check(args: argparse.Namespace) -> int:
     if not 0.0 <= args.validation < 1.0:
         raise RequestError("data.option", "--validation must be 0 to below 1.", "Change it.")
     options = CheckOptions(validation=args.validation, seed=args.seed, shown=max(0, args.rows))
-    report = check_data(
-        args.files, _columns(args.column), args.model, _verifier(args.verifier), options
-    )
+    files = tuple(args.files)
+    if any(name.startswith("hf://") for name in files):
+        from trainer.data.readers.hub import local_files  # a slow import, seldom needed
+
+        files = local_files(files)
+    report = check_data(files, _columns(args.column), args.model, _verifier(args.verifier), options)
     if args.json:
         print(json.dumps(dataclasses.asdict(report), ensure_ascii=False, indent=1))
     else:

@@ -13,7 +13,7 @@ from engine.errors import RequestError
 from engine.types import Message
 from trainer.data.task import Task
 from trainer.spec import DataSpec, TrainSpec
-from trainer.verify.extract import final_number, last_boxed
+from trainer.verify.extract import fenced_blocks, final_number, last_boxed
 from trainer.verify.probe import probe
 from trainer.verify.registry import KINDS, make_verifier
 from trainer.verify.sandbox import MODULES, Limits, shared_sandbox
@@ -76,6 +76,20 @@ def test_the_last_closed_box_is_the_answer() -> None:
     assert last_boxed(r"\boxed{1} and \boxed{\frac{1}{2}}") == r"\frac{1}{2}"
     assert last_boxed(r"\boxed{1} and \boxed{2") == "1"
     assert last_boxed("1") is None
+    assert last_boxed(r"\boxed{\{} and \boxed{\boxed{3} + 1}") == "3"
+    assert last_boxed(r"\boxed {\\{x}}") == r"\\{x}"
+
+
+def test_code_is_taken_from_closed_blocks_of_its_language() -> None:
+    text = "a\n```python\nx = 1\n```\nb\n```sh\nls\n```\n```\ny\n```\n```py\nopen"
+    assert fenced_blocks(text, ("python", "py")) == ["x = 1\n", "y\n"]
+
+
+def test_texts_made_to_be_slow_are_searched_in_a_moment() -> None:
+    began = time.monotonic()
+    assert last_boxed("\\boxed{" * 100_000) is None
+    assert fenced_blocks("```a\n" * 100_000, ("python",)) == []
+    assert time.monotonic() - began < 2
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ _MARKS = (
     re.compile(r"\\boxed\s*\{"),
     re.compile(r"\banswer\b[^\n\d]{0,40}?(?:\bis\b|:|=)", re.IGNORECASE),
 )
-_FENCE = re.compile(r"^```[ \t]*([\w+-]*)[^\n]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_BRACKET = re.compile(r"\\boxed\s*\{|\\[\\{}]|[{}]")
 LONGEST_NUMBER = 400  # characters; longer ones are no answers, and slow to compare
 
 
@@ -64,16 +64,39 @@ def _first(found: list[Fraction]) -> Fraction | None:
 
 
 def last_boxed(text: str) -> str | None:
-    """Content of the last `\\boxed{...}` whose brackets close, None where there is none."""
-    for match in reversed(list(re.finditer(r"\\boxed\s*\{", text))):
-        depth = 1
-        for at in range(match.end(), len(text)):
-            depth += {"{": 1, "}": -1}.get(text[at], 0)
-            if depth == 0:
-                return text[match.end() : at].strip()
-    return None
+    """Content of the last `\\boxed{...}` whose brackets close, None where there is none. One pass,
+    whatever the text holds."""
+    opened: list[int] = []  # where the content of each open bracket begins; -1: it is no box's
+    found: tuple[int, int] | None = None
+    for match in _BRACKET.finditer(text):
+        sign = match.group()
+        if sign == "}":
+            start = opened.pop() if opened else -1
+            if start >= 0 and (found is None or start > found[0]):
+                found = start, match.start()
+        elif sign == "{":
+            opened.append(-1)
+        elif not sign.endswith(("\\{", "\\}", "\\\\")):
+            opened.append(match.end())
+    return None if found is None else text[found[0] : found[1]].strip()
 
 
 def fenced_blocks(text: str, languages: tuple[str, ...]) -> list[str]:
-    """Contents of fenced blocks marked with one of `languages`, or with none."""
-    return [body for name, body in _FENCE.findall(text) if not name or name.lower() in languages]
+    """Contents of the closed fenced blocks marked with one of `languages`, or with none."""
+    blocks: list[str] = []
+    inside: list[str] | None = None
+    name = ""
+    for line in text.splitlines(keepends=True):
+        if not line.startswith("```"):
+            if inside is not None:
+                inside.append(line)
+        elif inside is None:
+            name = next(iter(line[3:].split()), "").lower()
+            inside = []
+        elif line.strip() == "```":
+            if not name or name in languages:
+                blocks.append("".join(inside))
+            inside = None
+        else:
+            inside.append(line)
+    return blocks

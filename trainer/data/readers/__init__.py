@@ -21,7 +21,8 @@ from trainer.data.task import Task
 
 __all__ = ["BadRow", "ColumnMapping", "Guess", "Loaded", "Preview", "load_tasks", "preview"]
 
-HEAD_ROWS = 50  # rows that a layout is guessed from
+HEAD_ROWS = 50  # good rows that a layout is guessed from
+HEAD_SEARCHED = 2000  # rows among which they are looked for
 MOST_TASKS = 200_000  # kept in memory; of more rows, a fair draw of so many
 MOST_BAD = 1000  # bad rows that are kept to be shown
 
@@ -59,8 +60,10 @@ def preview(
     kind = kind_of(path)
     rows: list[Row] = []
     bad: list[BadRow] = []
-    for row in islice(rows_of(path), count):
+    for row in islice(rows_of(path), HEAD_SEARCHED):
         (rows if isinstance(row, Row) else bad).append(row)  # pyright: ignore[reportArgumentType]
+        if len(rows) == count:
+            break
     guess = guess_layout([row.value for row in rows])
     layout = _chosen(guess, columns)
     tasks: list[Task] = []
@@ -153,9 +156,9 @@ def _stopped(row: BadRow) -> RequestError:
 
 
 def _nothing(bad: list[BadRow], count: int) -> RequestError:
-    first = f" The first one: {bad[0]}." if bad else ""
+    words = "there are no rows." if not bad else f"{count} rows are unusable. The first: {bad[0]}."
     return RequestError(
         "data.nothing",
-        f"There is nothing to train on: {count} rows are unusable.{first}",
+        f"There is nothing to train on: {words}",
         "Give rows with a prompt (and an answer), or name the columns.",
     )

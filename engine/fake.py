@@ -39,6 +39,7 @@ from engine.types import (
     TokenState,
 )
 
+VOCABULARY = 50_000  # more than any script needs
 MASK_PIECE = "<|mask|>"
 STOP_PIECE = "<|end|>"
 WRONG_GUESSES = (" the", " and", " of", "1", " is", " so", ",", " a", "7", " it", " then", " to")
@@ -141,7 +142,8 @@ class FakeEngine:
         return "".join(self._pieces[i] for i in ids if i > 1)
 
     def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
-        return tuple(self._pieces[i] for i in ids)
+        known = len(self._pieces)
+        return tuple(self._pieces[i] if i < known else f"<unused {i}>" for i in ids)
 
     def unload(self) -> None:
         self.unloaded = True
@@ -186,6 +188,7 @@ class FakeEngine:
             max_new_tokens=request.max_new_tokens,
             mask_id=info.mask_id,
             stop_ids=info.stop_ids,
+            vocab_size=VOCABULARY,
             block_length=info.block_length,
             capture=capture.level,
             top_k=_candidates(capture),

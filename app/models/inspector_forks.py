@@ -6,6 +6,7 @@ to know widgets and how a fork is taken (`engine.forks`).
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 from PySide6.QtCore import QObject, Signal, Slot
@@ -14,10 +15,12 @@ from app.backend.conversations import new_id
 from app.models.engine_model import EngineModel
 from app.models.inspector import InspectorModel, Selection, Source, trace_bytes
 from app.models.lifecycle import Lifecycle
-from app.models.worker import GenerationJob, ReplyOutcome
+from app.models.worker import Answer, GenerationJob, Question, ReplyOutcome
+from engine.protocol import Engine
 from engine.trace import Change, Fork, Trace, TraceParent
 from engine.types import Capture
 
+LOOKED_AT = 4096  # tokens at a time
 KEPT_BYTES = 128 * 2**20  # of the traces of all trees, newest first
 
 
@@ -35,6 +38,7 @@ class Branch:
 class ForkModel(QObject):
     changed = Signal()  # the tree, or whether a fork can be run
     failed = Signal(object)  # Failure
+    token_found = Signal(str, object)  # what was looked for, the token's id or None
 
     def __init__(
         self, engine: EngineModel, inspector: InspectorModel, parent: QObject | None = None
@@ -44,9 +48,11 @@ class ForkModel(QObject):
         self._inspector = inspector
         self._traces: dict[str, tuple[Trace, str]] = {}  # trace id: (trace, title), oldest first
         self._running = ""
+        self._looking: tuple[str, str] | None = None  # question id, text
         self._back_to = Selection()
         engine.state_changed.connect(self._on_state)
         engine.reply_ended.connect(self._on_reply_ended)
+        engine.answered.connect(self._on_answered)
         inspector.trace_changed.connect(self._on_trace)
 
     def blocked_reason(self) -> str | None:
@@ -80,6 +86,30 @@ class ForkModel(QObject):
         self._inspector.expect(self._running, title)
         self._engine.generate(GenerationJob(self._running, fork, _NoSink()))
         return True
+
+    def look_for(self, text: str) -> bool:
+        """Asks the loaded model which token of its vocabulary reads `text`. False when blocked."""
+        data = self._inspector.data
+        vocabulary = data.trace.header.vocab_size if data else None
+        if vocabulary is None or self.blocked_reason() is not None:
+            return False
+        self._looking = (new_id(), text)
+        self._engine.ask(
+            Question(
+                self._looking[0], lambda engine, stop: _token_of(engine, vocabulary, text, stop)
+            )
+        )
+        return True
+
+    @Slot(object)
+    def _on_answered(self, answer: Answer) -> None:
+        if self._looking is None or answer.question_id != self._looking[0]:
+            return
+        text, self._looking = self._looking[1], None
+        if answer.failure is not None:
+            self.failed.emit(answer.failure)
+        else:
+            self.token_found.emit(text, answer.value)
 
     def tree(self) -> tuple[Branch, ...]:
         """The tree of the trace that is shown, every trace after its parent."""
@@ -158,6 +188,18 @@ class _NoSink:
     def block(self, text: str) -> None: ...
 
     def ended(self, outcome: ReplyOutcome) -> None: ...
+
+
+def _token_of(engine: Engine, vocabulary: int, text: str, stop: threading.Event) -> int | None:
+    """The first id whose display text is `text`, a part of the vocabulary at a time."""
+    for first in range(0, vocabulary, LOOKED_AT):
+        if stop.is_set():
+            return None
+        ids = range(first, min(first + LOOKED_AT, vocabulary))
+        pieces = engine.pieces(ids)
+        if text in pieces:
+            return ids[pieces.index(text)]
+    return None
 
 
 def root_of(trace: Trace) -> str:

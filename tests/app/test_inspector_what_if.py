@@ -122,6 +122,26 @@ def test_a_token_of_another_trace_needs_its_number(desktop: Desktop) -> None:
     assert not panel.run_button.isEnabled()
 
 
+def test_a_token_of_the_model_is_found_by_its_text(desktop: Desktop, qtbot: QtBot) -> None:
+    panel = panel_of(desktop)
+    wanted = desktop.engine._worker._engine.encode(" elsewhere")[0]
+    panel.token.setText(" elsewhere")
+    assert panel.look.isVisible()
+    assert not panel.run_button.isEnabled()
+    press(panel.look)
+    qtbot.waitUntil(lambda: panel.token_id() == wanted, timeout=5000)
+    qtbot.waitUntil(panel.run_button.isEnabled, timeout=5000)
+    assert not panel.look.isVisible()
+    panel.token.setText("no token at all")
+    press(panel.look)
+    qtbot.waitUntil(lambda: panel.reason.text() == "No token of this model reads like that.")
+    assert not panel.look.isVisible()
+    panel.token.setText(" elsewhere")
+    run(desktop, qtbot)
+    data = desktop.window.inspector.data
+    assert data.text(data.now(data.steps - 1, 40).token) == " elsewhere"
+
+
 def test_a_refusal_of_the_engine_is_a_card(desktop: Desktop, qtbot: QtBot) -> None:
     panel = panel_of(desktop)
     desktop.engine._worker._engine.script = FakeScript(default_answer="Another answer altogether.")

@@ -73,6 +73,13 @@ class ForkPanel(QFrame):
         self.token.setAccessibleName(self.tr("Token to force or ban"))
         self.token.setPlaceholderText(self.tr("its text, or #number"))
         self.token.textChanged.connect(self._refresh)
+        self.look = QPushButton(self.tr("Look in the whole vocabulary"), self)
+        self.look.setProperty("kind", "link")
+        self.look.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.look.setAccessibleName(self.tr("Look for the token in the model's whole vocabulary"))
+        self.look.clicked.connect(lambda: self._forks.look_for(self.token.text()))
+        self._absent: set[str] = set()  # texts that no token of the vocabulary reads
+        forks.token_found.connect(self._on_found)
         self.threshold = self._number(self.tr("Threshold"), 0.0, 1.0)
         self.editing = self._number(self.tr("Editing threshold"), OFF, 1.0)
         self.editing.setSpecialValueText(self.tr("off"))
@@ -123,6 +130,7 @@ class ForkPanel(QFrame):
             grid.addWidget(button, index // 2, index % 2)
         layout.addLayout(grid)
         layout.addWidget(self.token)
+        layout.addWidget(self.look)
         numbers = QGridLayout()
         numbers.setVerticalSpacing(Space.XS)
         rows = (self.threshold, self.editing, self.temperature)
@@ -164,7 +172,7 @@ class ForkPanel(QFrame):
 
     def _fill(self, data: InspectorData) -> None:
         """The trace's own tokens to choose from, and its settings to start from."""
-        self._ids = {}
+        self._ids, self._absent = {}, set()
         for token, text in data.pieces.items():
             self._ids.setdefault(text, token)
             self._ids.setdefault(shown(text), token)
@@ -216,10 +224,26 @@ class ForkPanel(QFrame):
             )
         )
         self.token.setEnabled(self._kind in ("force", "ban"))
+        self.look.setVisible(self._can_look(data))
         reason = self._forks.blocked_reason() or self._problem(data)
         self.run_button.setEnabled(reason is None)
         self.reason.setText(reason or self.change_words(data, self.change(data)))
         self.run_button.setAccessibleDescription(self.reason.text())
+
+    def _can_look(self, data: InspectorData) -> bool:
+        """Whether the typed token is not one of the trace's, and may be one of the model's."""
+        text = self.token.text()
+        unknown = bool(text) and text not in self._absent and self.token_id() is None
+        asked = self._kind in ("force", "ban") and data.trace.header.vocab_size is not None
+        return asked and unknown and self._forks.blocked_reason() is None
+
+    @Slot(str, object)
+    def _on_found(self, text: str, token: int | None) -> None:
+        if token is None:
+            self._absent.add(text)
+        else:
+            self._ids[text] = token
+        self._refresh()
 
     # the change
 
@@ -251,6 +275,8 @@ class ForkPanel(QFrame):
             return None
         if not self.token.text():
             return self.tr("Type the token's text, or its number as #123.")
+        if self.token.text() in self._absent:
+            return self.tr("No token of this model reads like that.")
         if self.token_id() is None:
             return self.tr("No token of this trace reads like that. Type its number as #123.")
         return None

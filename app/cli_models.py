@@ -11,6 +11,7 @@ import contextlib
 import getpass
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -40,6 +41,8 @@ from engine.errors import UnblurError
 
 INTERRUPTED = 130
 CONTEXT = 4096
+MOST = 10_000_000  # tokens of a context, models of a search
+_DRIVING = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -60,10 +63,10 @@ def make_parser() -> argparse.ArgumentParser:
     listed.add_argument("--catalog", action="store_true", help="the curated list instead")
     search = command("search", "Search the hub by name.")
     search.add_argument("words", nargs="+")
-    search.add_argument("--limit", type=int, default=20)
+    search.add_argument("--limit", type=_count, default=20)
     get = command("get", "Download a model; a download that was cut goes on where it was.")
     get.add_argument("model", help="owner/name, owner/name@version, or a link to its page")
-    get.add_argument("--context", type=int, default=CONTEXT, help="tokens to reckon with")
+    get.add_argument("--context", type=_count, default=CONTEXT, help="tokens to reckon with")
     get.add_argument(
         "--dry-run", action="store_true", help="only say what it is and whether it fits"
     )
@@ -102,7 +105,7 @@ def main(argv: Sequence[str]) -> int:
     except UnblurError as error:
         print(_error_text(error, options.json), file=sys.stderr)
         return 1
-    except Interrupted:
+    except (Interrupted, KeyboardInterrupt):
         print("Stopped. What was received is kept.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # `| head` has seen enough
@@ -157,7 +160,7 @@ def _get(options: argparse.Namespace, services: ModelServices) -> int:
         _show(options, document, _examined_lines(found, sum_))
         return 0
     if not options.json:
-        print("\n".join(_examined_lines(found, sum_)))
+        print("\n".join(map(_harmless, _examined_lines(found, sum_))))
     why_not = _why_not(found, sum_)
     if why_not and not options.anyway:
         raise UnblurError("models.not_advised", why_not, "Get it anyway: add --anyway.")
@@ -302,7 +305,20 @@ def _show(options: argparse.Namespace, document: dict[str, Any], lines: Any) -> 
     if options.json:
         print(json.dumps(document, indent=1, default=_plain))
     else:
-        print("\n".join(lines))
+        print("\n".join(map(_harmless, lines)))
+
+
+def _count(text: str) -> int:
+    """For argparse, which says of what kind a wrong argument should have been."""
+    number = int(text)
+    if not 1 <= number <= MOST:
+        raise argparse.ArgumentTypeError(f"a number from 1 to {MOST} is needed")
+    return number
+
+
+def _harmless(line: str) -> str:
+    """Names and facts come from elsewhere: what would drive a terminal is shown as its code."""
+    return _DRIVING.sub(lambda found: ascii(found[0])[1:-1], line)
 
 
 def _plain(value: object) -> object:
@@ -318,7 +334,7 @@ def _error_text(error: UnblurError, as_json: bool) -> str:
         facts = {"code": error.code, "message": error.message, "action": error.action}
         link = getattr(error, "link", "")
         return json.dumps({"error": {**facts, **({"link": link} if link else {})}}, indent=1)
-    return f"{error.message}\n{error.action}  [{error.code}]"
+    return "\n".join(map(_harmless, (error.message, f"{error.action}  [{error.code}]")))
 
 
 def _folder_lines(view: FolderView) -> list[str]:

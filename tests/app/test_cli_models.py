@@ -209,3 +209,25 @@ def test_the_data_folder_is_the_one_that_qt_gives() -> None:
         assert Path(QStandardPaths.writableLocation(where)) == places.data_folder()
     finally:
         QCoreApplication.setApplicationName(before)
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "many", "1e3", "9" * 30])
+def test_a_number_that_cannot_be_is_wrong_usage(run: Run, number: str, capsys) -> None:
+    for argv in (["search", "x", "--limit", number], ["get", "a/b", "--context", number]):
+        with pytest.raises(SystemExit) as caught:
+            run(*argv)
+        assert caught.value.code == 2
+        assert "--" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["search", "x"], ["list"], ["get", "a/b"], ["token"]])
+def test_ctrl_c_ends_every_command_without_a_trace(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("app.cli_models.open_services", interrupted)
+    status, _, said = run(*command)
+    assert status == 130
+    assert said.startswith("Stopped.")

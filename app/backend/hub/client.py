@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from app.backend.hub.access import ENDPOINT, HubError, refused, unreachable
 from app.backend.hub.card import text_only
-from app.backend.hub.ref import ModelRef
+from app.backend.hub.ref import ModelRef, is_name
 from app.backend.hub.support import JsonFiles, Support, json_object, support_of_config
 from app.backend.transfer.faults import TransferError
 from app.backend.transfer.fetch import Place
@@ -25,6 +28,7 @@ from app.backend.transfer.http import Source
 from app.backend.transfer.plan import DownloadPlan, file_url
 from app.backend.transfer.read import read_file
 from app.backend.transfer.stop import Stop
+from engine.checkpoint.refusals import printable
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -33,6 +37,11 @@ if TYPE_CHECKING:
 JSON_LIMIT = 64_000_000
 CARD_LIMIT = 2_000_000
 REACH_SECONDS = 10.0
+MOST_FILES = 20_000  # at the root of a repository
+MOST = 10**18  # no count that a hub gives is larger
+# what an answer of another shape ends in, here or in the hub's library
+_ODD = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _EXPAND = ["sha", "tags", "gated", "private", "downloads", "lastModified", "config", "safetensors"]
 
 
@@ -98,7 +107,9 @@ class Hub:
                 limit=limit,
                 expand=_EXPAND,  # pyright: ignore[reportArgumentType]
             )
-            return tuple(self._model(info) for info in found)
+            models = [self._model(info) for info in found]
+        once = {model.repo_id: model for model in reversed(models) if model is not None}
+        return tuple(reversed(once.values()))
 
     def look_up(self, ref: ModelRef) -> HubListing:
         """The facts and files of one model, pinned to the commit its revision is at now."""
@@ -106,8 +117,17 @@ class Hub:
             api = self._api()
             info = api.model_info(ref.repo_id, revision=ref.revision, timeout=20)
             model = self._model(info)
+            if model is None or not _COMMIT.fullmatch(model.commit):
+                raise ValueError("no such name or commit can be")
             tree = api.list_repo_tree(ref.repo_id, revision=model.commit, recursive=False)
-            files = [_file(entry) for entry in tree]
+            files = [_file(entry) for entry in islice(tree, MOST_FILES + 1)]
+        if len(files) > MOST_FILES:
+            raise HubError(
+                "hub.too_many_files",
+                f"{ref.repo_id} has more than {MOST_FILES} files, as no model has.",
+                "Choose another copy of the model.",
+                f"{self.endpoint}/{ref.repo_id}",
+            )
         return HubListing(model, tuple(file for file in files if file is not None))
 
     def read_json(self, listing: HubListing, stop: Stop | None = None) -> JsonFiles:
@@ -191,21 +211,26 @@ class Hub:
             library_version=self._version or None,
         )
 
-    def _model(self, info: ModelInfo) -> HubModel:
-        tags = tuple(info.tags or ())
+    def _model(self, info: ModelInfo) -> HubModel | None:
+        """None for what cannot be a model's name. A fact of another type than it should have is not
+        known."""
+        if not isinstance(info.id, str) or not is_name(info.id):
+            return None
+        tags = tuple(printable(tag) for tag in info.tags or () if isinstance(tag, str))
         licences = [tag.removeprefix("license:") for tag in tags if tag.startswith("license:")]
         parameters = info.safetensors.total if info.safetensors is not None else None
+        changed = info.last_modified
         return HubModel(
             repo_id=info.id,
-            commit=info.sha or "",
+            commit=info.sha if isinstance(info.sha, str) else "",
             licence=licences[0] if licences else "",
             gated=bool(info.gated),
             private=bool(info.private),
-            downloads=info.downloads,
-            parameters=parameters,
-            updated=info.last_modified.date().isoformat() if info.last_modified else "",
+            downloads=_count(info.downloads),
+            parameters=_count(parameters),
+            updated=changed.date().isoformat() if isinstance(changed, datetime) else "",
             tags=tags,
-            support=support_of_config(info.config),
+            support=support_of_config(info.config if isinstance(info.config, dict) else None),
             endpoint=self.endpoint,
         )
 
@@ -224,7 +249,7 @@ class Hub:
                 f"{about[:80]!r} is not the name of a model.",
                 "Write owner/name as on its page.",
             ) from None
-        except (ValueError, KeyError, TypeError, AttributeError):  # an answer of another shape
+        except _ODD:
             raise HubError(
                 "hub.odd_answer",
                 f"{self.endpoint} answers, but not as a model hub does.",
@@ -258,6 +283,10 @@ class Hub:
             has_token=self.token() is not None,
             endpoint=self.endpoint,
         )
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value <= MOST else None
 
 
 def _file(entry: Any) -> RemoteFile | None:

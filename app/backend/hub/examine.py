@@ -17,6 +17,7 @@ from app.backend.hub.support import (
     Support,
     quantisation_words,
     refusal,
+    stated_context,
     support_of_model,
 )
 from app.backend.transfer.fetch import Place
@@ -105,5 +106,4 @@ def _header(place: Place, file: RemoteFile, stop: Stop) -> dict[str, TensorEntry
 def _context(read: JsonFiles, layout: Layout | None) -> int | None:
     if layout is not None:
         return layout.spec.max_position_embeddings
-    stated = read.config.get("max_position_embeddings")
-    return stated if isinstance(stated, int) and stated > 0 else None
+    return stated_context(read.config)

@@ -41,6 +41,11 @@ def parse_ref(text: str, endpoint: str = "") -> ModelRef:
     return _checked(name, revision or "main", text)
 
 
+def is_name(text: str) -> bool:
+    """Whether a hub's own word for a model is `owner/name`."""
+    return bool(_NAME.fullmatch(text)) and ".." not in text and "--" not in text
+
+
 def looks_like_ref(text: str) -> bool:
     """Whether a search box's text names one model rather than words to search for."""
     try:
@@ -75,8 +80,7 @@ def _from_link(link: str, hosts: tuple[str | None, ...]) -> ModelRef:
 
 
 def _checked(name: str, revision: str, given: str) -> ModelRef:
-    whole = _NAME.fullmatch(name) and ".." not in name and "--" not in name
-    if not whole or not _REVISION.fullmatch(revision) or ".." in revision:
+    if not is_name(name) or not _REVISION.fullmatch(revision) or ".." in revision:
         raise HubError(
             "hub.bad_name",
             f"{given.strip()[:80]!r} is not the name of a model.",

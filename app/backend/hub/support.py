@@ -17,9 +17,13 @@ from engine.checkpoint.family import family_from_config, family_from_tensors
 from engine.checkpoint.folder import ModelFolder
 from engine.checkpoint.inventory import Inventory, take_inventory
 from engine.checkpoint.quantisation import check_quantisation
+from engine.checkpoint.refusals import printable
 from engine.checkpoint.tensor_file import TensorEntry
 from engine.errors import CheckpointError, UnsupportedFamilyError
 from engine.models.family import FamilySpec
+
+MOST_CONTEXT = 10**12  # tokens
+WORDS_LIMIT = 60  # letters of what a stranger's config calls its quantisation
 
 
 class Supported(StrEnum):
@@ -119,6 +123,12 @@ def refusal(error: CheckpointError, looked: Looked) -> Support:
     return Support(state, error.message, looked)
 
 
+def stated_context(config: Mapping[str, object]) -> int | None:
+    """The longest context that a config.json states; None for what cannot be one."""
+    stated = config.get("max_position_embeddings")
+    return stated if type(stated) is int and 0 < stated <= MOST_CONTEXT else None
+
+
 def added_tokens(tokenizer_config: Mapping[str, object]) -> dict[str, int]:
     """Text -> id of the tokens beside the vocabulary, which name the mask where no config does."""
     listed = tokenizer_config.get("added_tokens_decoder")
@@ -158,6 +168,7 @@ def quantisation_words(files: JsonFiles, entries: Mapping[str, TensorEntry] | No
         method = {"modelopt": "ModelOpt"}.get(str(section.get("quant_method")), "")
         method = method or str(section.get("quant_method"))
         algorithm = str(section.get("quant_algo") or section.get("format") or "")
-        return f"{'NVFP4' if 'nvfp4' in algorithm.lower() else algorithm} ({method})"
+        words = f"{'NVFP4' if 'nvfp4' in algorithm.lower() else algorithm} ({method})"
+        return printable(words, WORDS_LIMIT)
     stated = files.config.get("torch_dtype") or files.config.get("dtype")
-    return str(stated) if isinstance(stated, str) else ""
+    return printable(stated, WORDS_LIMIT) if isinstance(stated, str) else ""

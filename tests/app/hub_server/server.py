@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from hub_server.repositories import Blob, Repository
@@ -57,6 +58,7 @@ class HubServer:
     """`with HubServer(repository, ...) as hub:`; `hub.endpoint` is the address to use.
 
     trouble: called with the path of each request for bytes; gives None or the Trouble for it.
+    retold: called with the path and the JSON of each answer of the API; gives what is said instead.
     requests: every request so far. ended: set at the end, so that slow answers end too.
     """
 
@@ -64,6 +66,7 @@ class HubServer:
         self.repositories = {item.name: item for item in repositories}
         self.trouble: Callable[[str], Trouble | None] = lambda _path: None
         self.api_status: Callable[[str], tuple[int, dict[str, str]] | None] = lambda _path: None
+        self.retold: Callable[[str, Any], Any] = lambda _path, value: value
         self.requests: list[Request] = []
         self.page = 3  # entries of a tree in one answer
         self.ended = threading.Event()
@@ -314,7 +317,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _json(self, value: object, headers: dict[str, str] | None = None) -> None:
         more = {"Content-Type": "application/json", **(headers or {})}
-        self._send(200, json.dumps(value).encode(), more)
+        path = urlsplit(self.path).path
+        self._send(200, json.dumps(self.hub.retold(path, value)).encode(), more)
 
     def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import random
 import time
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pyarrow
+import pyarrow.compute
 import pyarrow.parquet
 import pytest
 
@@ -203,6 +205,42 @@ def test_files_that_are_no_examples_are_refused_with_what_they_are(
         read(tmp_path / name)
     assert refused.value.code == code
     assert words in f"{refused.value.message} {refused.value.action}"
+
+
+def test_parquet_rows_that_are_no_text_are_bad_and_names_must_differ(tmp_path: Path) -> None:
+    mixed = pyarrow.array([b"fine", b"\xff", b"fine"])
+    options = pyarrow.compute.CastOptions(pyarrow.string(), allow_invalid_utf8=True)
+    texts = pyarrow.compute.cast(mixed, options=options)
+    pyarrow.parquet.write_table(pyarrow.table({"prompt": texts}), tmp_path / "x.parquet")
+    assert bad(read(tmp_path / "x.parquet")) == [
+        "x.parquet:2: is not UTF-8 text (invalid start byte)"
+    ]
+    table = pyarrow.table([texts, texts], names=["prompt", "prompt"])
+    pyarrow.parquet.write_table(table, tmp_path / "y.parquet")
+    with pytest.raises(RequestError) as refused:
+        read(tmp_path / "y.parquet")
+    assert refused.value.code == "data.header"
+
+
+def test_a_damaged_file_ends_in_a_sentence_wherever_it_is_damaged(tmp_path: Path) -> None:
+    rng = random.Random(11)
+    rows = [{"prompt": f"Frage {n} é?", "answer": str(n)} for n in range(30)]
+    whole = {"x.jsonl": lines(*rows).encode(), "x.json": json.dumps(rows, indent=1).encode()}
+    whole["x.csv"] = ("prompt,answer\n" + "".join(f'"q {n}",{n}\n' for n in range(30))).encode()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "x.parquet")
+    whole["x.parquet"] = (tmp_path / "x.parquet").read_bytes()
+    for name, content in whole.items():
+        for _ in range(60):
+            damaged = bytearray(content)
+            for _ in range(rng.choice((1, 3, 20))):
+                damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+            (tmp_path / name).write_bytes(damaged[: rng.randrange(len(damaged) // 2, len(damaged))])
+            try:
+                loaded = load_tasks((str(tmp_path / name),))
+                assert len(loaded.tasks) + loaded.bad_count == loaded.rows
+            except RequestError as error:
+                assert error.code.startswith("data.")
+                assert error.action
 
 
 def test_files_that_are_not_there_and_folders_are_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from engine.errors import RequestError
 from trainer.orl.recipe import Recipe
@@ -24,14 +24,17 @@ VERSION = 1
 @dataclass(frozen=True)
 class DataSpec:
     """files: prompts, with reference answers where there are any. columns: which column is what,
-    where a file's own names do not say ("prompt", "answer", "system", "messages", "skill").
+    where a file's own names do not say (roles: `trainer.data.readers.ColumnMapping`).
     validation: share of the tasks that is never trained on. replay: share of an update's prompts
-    that are ones the start model answers rightly, with its own answers, against forgetting."""
+    that are ones the start model answers rightly, with its own answers, against forgetting.
+    bad_rows: rows that are no examples are left out and counted, or stop the run before it
+    begins."""
 
     files: tuple[str, ...]
     columns: Mapping[str, str] = field(default_factory=dict)
     validation: float = 0.1
     replay: float = 0.0
+    bad_rows: Literal["skip", "stop"] = "skip"
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ def make_learner(spec: TrainSpec) -> Learner:
 def prepare(spec: TrainSpec) -> tuple[Tasks, dict[str, Any]]:
     """The tasks of a spec, split, and the manifest of a run on them. Raises RequestError
     `data.too_few` or as `load_tasks`."""
-    loaded = load_tasks(spec.data.files, spec.data.columns)
+    loaded = load_tasks(spec.data.files, spec.data.columns, spec.data.bad_rows)
     encoder = ModelEncoder.open(Path(spec.model))
     limit = spec.recipe.window * encoder.spec.block_length
     fit, unfit = prompts_that_fit(encoder, loaded.tasks, limit)

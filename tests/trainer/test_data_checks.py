@@ -20,6 +20,8 @@ from trainer.data.report import DataReport
 from trainer.data.split import held_out, prompt_key
 from trainer.data.task import Task
 from trainer.orl.states import reference_states
+from trainer.spec import DataSpec, TrainSpec
+from trainer.start import prepare
 from trainer.verify.verifier_spec import VerifierSpec
 
 DEMO = Path(__file__).parents[2] / "assets" / "demo"
@@ -207,6 +209,22 @@ def test_a_run_leaves_out_prompts_that_leave_no_room() -> None:
     fit, unfit = prompts_that_fit(ModelEncoder.open(DEMO), tasks, 1024)
     assert [task.id for task in fit] == ["f:1"]
     assert str(unfit[0]).startswith("f:2: the prompt has ")
+
+
+def test_a_run_counts_what_it_leaves_out_or_does_not_begin(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    write(path, *sums(20), {"prompt": "word " * 3000})
+    path.write_text(path.read_text(encoding="utf-8") + "oops\n", encoding="utf-8")
+    spec = TrainSpec(str(DEMO), DataSpec((str(path),)), VerifierSpec("number"))
+    tasks, manifest = prepare(spec)
+    assert len(tasks.train) + len(tasks.valid) == manifest["rows"] == 20
+    assert (manifest["bad_count"], manifest["unfit_count"]) == (1, 1)
+    assert manifest["bad_rows"] == ["x.jsonl:22: is not JSON: Expecting value at character 1"]
+    strict = TrainSpec(str(DEMO), DataSpec((str(path),), bad_rows="stop"), VerifierSpec("number"))
+    assert TrainSpec.from_json(strict.to_json()) == strict
+    with pytest.raises(RequestError) as refused:
+        prepare(strict)
+    assert refused.value.code == "data.bad_row"
 
 
 def test_the_verifier_is_tried_on_the_first_rows(tmp_path: Path) -> None:

@@ -365,6 +365,20 @@ def test_bad_rows_are_skipped_and_counted_or_stop_the_reading(tmp_path: Path) ->
     assert refused.value.code == "data.bad_row"
 
 
+def test_reading_a_long_file_can_be_ended(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", lines(*({"prompt": str(n)} for n in range(500))))
+    asked: list[int] = []
+
+    def stop() -> None:
+        asked.append(1)
+        if len(asked) == 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        load_tasks((str(path),), stop=stop)
+    assert len(asked) == 10
+
+
 @pytest.mark.parametrize("text", ["{}\n", "oops\n", '{"prompt": ""}\n', '{"prompt": null}\n'])
 def test_a_file_without_one_good_row_is_refused(tmp_path: Path, text: str) -> None:
     path = write(tmp_path / "x.jsonl", text)

@@ -72,7 +72,7 @@ def check_data(
 ) -> DataReport:
     """Raises RequestError as `load_tasks` and `make_verifier`, CheckpointError for a model that
     cannot be read; what else is wrong is a finding. stop: called often; raises to end the work."""
-    loaded = load_tasks(tuple(files), columns)
+    loaded = load_tasks(tuple(files), columns, stop=stop)
     return report_on(tuple(files), loaded, columns, model, verifier, options, stop)
 
 

@@ -6,7 +6,7 @@ Knows the order of things: kind of file, rows, layout, tasks. Each is in its own
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -115,10 +115,11 @@ def load_tasks(
     columns: Mapping[str, str] | None = None,
     on_bad: OnBad = "skip",
     most: int = MOST_TASKS,
+    stop: Callable[[], None] = lambda: None,
 ) -> Loaded:
     """All tasks of all files; of more than `most`, a draw in which each has the same chance, the
     same for the same files. columns: role -> column (`ColumnMapping`), empty = as guessed from each
-    file's first rows. on_bad: what a bad row does.
+    file's first rows. on_bad: what a bad row does. stop: called for every row; raises to end it.
 
     Raises RequestError `data.bad_row` (on_bad `stop`), `data.nothing` without a good row, and as
     `layout_of` and `rows_of`."""
@@ -128,6 +129,7 @@ def load_tasks(
     rng = random.Random(0)
     for name in files:
         for row in read_tasks(Path(name), columns):
+            stop()
             if isinstance(row, BadRow):
                 if on_bad == "stop":
                     raise _stopped(row)

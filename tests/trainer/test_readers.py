@@ -260,7 +260,11 @@ def test_columns_that_were_named_are_taken_and_missed(tmp_path: Path) -> None:
     assert isinstance(first, Task)
     assert (first.messages[0].content, first.reference) == ("a", "b")
     assert "has no column 'q1'" in str(second)
-    for columns in ({"answer": "x"}, {"prompt": "q1", "magic": "x"}):
+    for columns in (
+        {"answer": "x"},
+        {"prompt": "q1", "magic": "x"},
+        {"prompt": "q1", "answer": "y"},
+    ):
         with pytest.raises(RequestError) as refused:
             read(path, **columns)
         assert refused.value.code == "data.columns"

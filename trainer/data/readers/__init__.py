@@ -85,9 +85,18 @@ def _chosen(guess: Guess, columns: Mapping[str, str] | None) -> Layout:
 def layout_of(path: Path, columns: Mapping[str, str] | None) -> Layout:
     """Raises RequestError `data.columns` where columns must be named, because a guess would not be
     safe."""
-    if columns:
-        return Layout("columns", ColumnMapping.from_columns(columns))
     found = preview(path)
+    if columns:
+        mapping = ColumnMapping.from_columns(columns)
+        absent = [c for c in mapping.as_columns().values() if c not in found.guess.columns]
+        if absent and found.guess.columns:
+            raise RequestError(
+                "data.columns",
+                f"{path.name} has no column {absent[0]!r}; it has "
+                f"{', '.join(found.guess.columns)[:200]}.",
+                "Name one of these.",
+            )
+        return Layout("columns", mapping)
     if found.guess.columns and not found.guess.sure:
         raise RequestError(
             "data.columns",

@@ -56,7 +56,7 @@ def _by_columns(row: Row, mapping: ColumnMapping) -> Task:
     else:
         messages = (Message("user", _prompt(value, mapping)),)
     if mapping.answer:
-        reference = _answer(_field(value, mapping.answer)) or reference
+        reference = _answer(value.get(mapping.answer)) or reference
     system = _optional_text(value, mapping.system)
     if system and messages[0].role != "system":
         messages = (Message("system", system), *messages)

@@ -341,9 +341,10 @@ def _folder_lines(view: FolderView) -> list[str]:
     head = f"{view.folder.path} ({view.folder.kind})"
     if view.presence is not Presence.PRESENT:
         return [f"{head}: {view.presence}. {view.reason}"]
-    if not view.models:
-        return [f"{head}: no models"]
-    return [f"{head}:", *(f"  {_local_line(model)}" for model in view.models)]
+    lines = [f"  {_local_line(model)}" for model in view.models]
+    if view.reason:
+        lines.append(f"  {view.reason}")
+    return [f"{head}:", *lines] if lines else [f"{head}: no models"]
 
 
 def _local_line(model: LocalModel) -> str:

@@ -77,8 +77,8 @@ class FolderBlock(QWidget):
         count = plural(len(view.models), "model", "models") if here else ""
         room = size(used) if view.models else ""
         put(self.facts, join(KIND_WORDS[view.folder.kind], count, room))
-        words = {Presence.ABSENT: self.tr("Absent. {0}"), Presence.UNREADABLE: "{0}"}
-        put(self.note, words.get(view.presence, "").format(view.reason))
+        absent = view.presence is Presence.ABSENT
+        put(self.note, self.tr("Absent. {0}").format(view.reason) if absent else view.reason)
         self.remove.setVisible(not is_default)
         self.cards.show_keys([model.path for model in view.models])
 
@@ -190,7 +190,7 @@ class LibrarySection(Section):
     def _is_plain_default(self, view: FolderView) -> bool:
         """The folder for downloads, with nothing to say but what stands above already."""
         is_target = view.folder.path == self._store.library.shelf.download_to
-        return is_target and view.presence is Presence.PRESENT
+        return is_target and view.presence is Presence.PRESENT and not view.reason
 
     @Slot(object)
     def show_problem(self, problem: Problem) -> None:

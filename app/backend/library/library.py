@@ -88,8 +88,9 @@ class Library:
         """Moves it into the trash; `undo` brings it back. Raises LibraryError."""
         deleted = trash.delete(model)
         if model.kind is not Kind.MODEL:  # empty because of us, not because its disk is absent
-            folder = next(f for f in self.folders.all() if f.path == model.root)
-            self.folders.note_seen(model.root, len(scan(folder).models))
+            for folder in self.folders.all():
+                if folder.path == model.root:
+                    self.folders.note_seen(model.root, len(scan(folder).models))
         return deleted
 
     def undo(self, deleted: Deleted) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,6 +20,7 @@ from app.backend.hub.support import (
     Support,
     Supported,
     quantisation_words,
+    stated_context,
     support_of_config,
 )
 from app.backend.library.folders import Folder, Kind
@@ -29,6 +31,8 @@ from engine.checkpoint.folder import read_json
 from engine.errors import CheckpointError
 
 COPY_JOURNAL = "quantise-journal.jsonl"  # of an NVFP4 copy that is not finished
+NAMED = 3  # unreadable folders that are named one by one
+SYSTEMS = ("lost+found", "System Volume Information", "$RECYCLE.BIN")  # on the top of a disk
 _HEX = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -64,7 +68,8 @@ class LocalModel:
 
 @dataclass(frozen=True)
 class FolderView:
-    """A folder as it is now. reason: why it is absent or unreadable, "" otherwise."""
+    """A folder as it is now. reason: why it is absent, unreadable, or shown in part; "" where all
+    of it is shown."""
 
     folder: Folder
     presence: Presence
@@ -81,7 +86,8 @@ def scan(folder: Folder, may_be_missing: bool = False) -> FolderView:
                 return FolderView(folder, Presence.PRESENT, "")
             return _absent(folder, f"{folder.path} is not there. Its disk may not be connected.")
         names = [item.name for item in folder.path.iterdir()]
-        models = tuple(_models(folder))
+        unread: list[str] = []
+        models = tuple(_models(folder, unread))
     except OSError as error:
         reason = f"{folder.path} cannot be read ({error.strerror})."
         return FolderView(folder, Presence.UNREADABLE, reason)
@@ -92,38 +98,71 @@ def scan(folder: Folder, may_be_missing: bool = False) -> FolderView:
             f"{folder.path} is empty, and had {folder.seen} models when it was last seen. Its disk"
             " may not be connected.",
         )
-    return FolderView(folder, Presence.PRESENT, "", models)
+    return FolderView(folder, Presence.PRESENT, _in_part(unread), models)
+
+
+def _in_part(unread: list[str]) -> str:
+    if not unread:
+        return ""
+    more = f" and {len(unread) - NAMED} more" if len(unread) > NAMED else ""
+    return f"Not shown, since it cannot be read: {', '.join(unread[:NAMED])}{more}."
 
 
 def _absent(folder: Folder, reason: str) -> FolderView:
     return FolderView(folder, Presence.ABSENT, reason)
 
 
-def _models(folder: Folder) -> Iterator[LocalModel]:
+def _models(folder: Folder, unread: list[str]) -> Iterator[LocalModel]:
+    """unread: takes the names of what cannot be read. One such folder hides no other; only where
+    the folder itself cannot be read, OSError is raised."""
     if folder.kind is Kind.MODEL:
         yield _plain(folder, folder.path, folder.path.name)
     elif folder.kind is Kind.CACHE:
         for repository in sorted(folder.path.glob("models--*--*")):
-            yield from _cached(folder, repository)
+            yield from _readable(_cached(folder, repository), repository.name, unread)
     else:
         for path in _visible_folders(folder.path):
-            if _is_model(path):
-                yield _plain(folder, path, path.name)
-                continue
-            for inner in _visible_folders(path):
-                if _is_model(inner):
-                    yield _plain(folder, inner, f"{path.name}/{inner.name}")
+            yield from _readable(_named(folder, path, unread), path.name, unread)
+
+
+def _readable(models: Iterator[LocalModel], name: str, unread: list[str]) -> Iterator[LocalModel]:
+    try:
+        yield from models
+    except FileNotFoundError:
+        return  # it was moved away while it was looked at
+    except OSError:
+        unread.append(name)
+
+
+def _named(folder: Folder, path: Path, unread: list[str]) -> Iterator[LocalModel]:
+    """A model's own folder, or an owner's with models in it."""
+    if _is_model(path):
+        yield _plain(folder, path, path.name)
+        return
+    for inner in _visible_folders(path):
+        name = f"{path.name}/{inner.name}"
+        yield from _readable(_one(folder, inner, name), name, unread)
+
+
+def _one(folder: Folder, path: Path, name: str) -> Iterator[LocalModel]:
+    if _is_model(path):
+        yield _plain(folder, path, name)
 
 
 def _visible_folders(path: Path) -> list[Path]:
-    return sorted(p for p in path.iterdir() if not p.name.startswith(".") and p.is_dir())
+    shown = [p for p in path.iterdir() if not p.name.startswith(".") and p.name not in SYSTEMS]
+    return sorted(p for p in shown if _may_be_folder(p))
+
+
+def _may_be_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return True  # e.g. a share that is gone: looking into it tells
 
 
 def _is_model(path: Path) -> bool:
-    try:
-        names = {item.name for item in path.iterdir()}
-    except OSError:
-        return False  # its parent is readable; this one is not ours to judge
+    names = {item.name for item in path.iterdir()}
     if COPY_JOURNAL in names:
         return False
     return bool({"config.json", MANIFEST} & names) or any(n.endswith(".safetensors") for n in names)
@@ -187,10 +226,14 @@ def _files(path: Path) -> tuple[tuple[str, int], ...]:
     """Names and sizes of the plain files; -1 for a link that leads nowhere."""
     found: list[tuple[str, int]] = []
     for item in sorted(path.iterdir()):
-        if item.is_file():
-            found.append((item.name, item.stat().st_size))
-        elif item.is_symlink() and not item.exists():
-            found.append((item.name, -1))
+        try:
+            status = item.stat()
+        except OSError:  # leads nowhere or in a circle, or was deleted this moment
+            if item.is_symlink():
+                found.append((item.name, -1))
+            continue
+        if stat.S_ISREG(status.st_mode):
+            found.append((item.name, status.st_size))
     return tuple(found)
 
 
@@ -208,7 +251,6 @@ def _described(
 ) -> LocalModel:
     config, support = _config(path, files)
     read = JsonFiles(config, {}, {}, {})
-    context = config.get("max_position_embeddings")
     missing = [file for file, size in files if size < 0]
     problem = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing."
     return LocalModel(
@@ -225,7 +267,7 @@ def _described(
         hashes=hashes,
         support=support,
         quantisation=quantisation_words(read),
-        context=context if isinstance(context, int) and context > 0 else None,
+        context=stated_context(config),
         problem=problem if missing else "",
     )
 

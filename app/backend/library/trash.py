@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from app.backend.files import read_json_object, write_atomically
@@ -41,10 +41,11 @@ def delete(model: LocalModel) -> Deleted:
     """Moves a model into the trash of its disk. Raises LibraryError; then nothing has moved."""
     identity = uuid.uuid4().hex[:12]
     place = base_of(model) / HIDDEN / "trash" / identity
-    parts = _parts(model)
-    moves = tuple((path, place / f"{number} {path.name}") for number, path in enumerate(parts))
-    entry = Deleted(identity, model.name, model.size, time.time(), place, moves)
+    entry = Deleted(identity, model.name, model.size, time.time(), place, ())
     try:
+        parts = enumerate(_parts(model))
+        moves = tuple((path, place / f"{number} {path.name}") for number, path in parts)
+        entry = replace(entry, moves=moves)
         place.mkdir(parents=True)
         _write_note(entry)
         for origin, target in moves:
@@ -122,7 +123,7 @@ def _parts(model: LocalModel) -> list[Path]:
     parts = [model.path, *sorted(_blobs(model.path) - used)]
     refs = repository / "refs"
     for ref in sorted(refs.rglob("*")) if refs.is_dir() else []:
-        if ref.is_file() and ref.read_text(encoding="utf-8").strip() == model.commit:
+        if ref.is_file() and ref.read_bytes().strip() == model.commit.encode():
             parts.append(ref)
     return parts
 

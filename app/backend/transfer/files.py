@@ -6,8 +6,10 @@ for small ones. It refuses pickles, code and names that could leave the folder.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import re
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -80,7 +82,9 @@ def hash_matches(
     path: Path, file: RemoteFile, each: Callable[[int], None] = lambda _count: None
 ) -> bool:
     """Whether the file on disk is the one meant. each(bytes) is called as it is read and may raise
-    to stop. Raises OSError."""
+    to stop. Raises OSError, also for a pipe or a device, which might never end."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a plain file")
     hasher = file.hasher()
     with open(path, "rb", buffering=0) as stream:
         while data := stream.read(READ):

@@ -369,6 +369,21 @@ def test_bad_rows_are_skipped_and_counted_or_stop_the_reading(tmp_path: Path) ->
     assert refused.value.code == "data.bad_row"
 
 
+def test_long_texts_are_kept_within_the_memory_meant_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.data.readers.MOST_CHARACTERS", 10_000)
+    path = write(tmp_path / "x.jsonl", lines(*({"prompt": f"{n:0100}"} for n in range(900))))
+    loaded = load_tasks((str(path),))
+    kept = [int(task.messages[0].content) for task in loaded.tasks]
+    assert 25 <= len(kept) <= 100
+    assert len(kept) + loaded.left_out == loaded.rows == 900
+    assert kept == sorted(kept)
+    assert 250 < sum(kept) / len(kept) < 650
+    huge = write(tmp_path / "y.jsonl", lines({"prompt": "x" * 20_000}))
+    assert len(load_tasks((str(huge),)).tasks) == 1
+
+
 def test_reading_a_long_file_can_be_ended(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", lines(*({"prompt": str(n)} for n in range(500))))
     asked: list[int] = []

@@ -24,6 +24,7 @@ __all__ = ["BadRow", "ColumnMapping", "Guess", "Loaded", "Preview", "load_tasks"
 HEAD_ROWS = 50  # good rows that a layout is guessed from
 HEAD_SEARCHED = 2000  # rows among which they are looked for
 MOST_TASKS = 200_000  # kept in memory; of more rows, a fair draw of so many
+MOST_CHARACTERS = 2**29  # kept in memory, too
 MOST_BAD = 1000  # bad rows that are kept to be shown
 
 OnBad = Literal["skip", "stop"]
@@ -132,10 +133,9 @@ def load_tasks(
 
     Raises RequestError `data.bad_row` (on_bad `stop`), `data.nothing` without a good row, and as
     `layout_of` and `rows_of`."""
-    kept: list[tuple[int, Task]] = []
+    draw = _Draw(most)
     bad: list[BadRow] = []
-    good = bad_count = 0
-    rng = random.Random(0)
+    bad_count = 0
     for name in files:
         for row in read_tasks(Path(name), columns):
             stop()
@@ -146,16 +146,51 @@ def load_tasks(
                 if len(bad) < MOST_BAD:
                     bad.append(row)
                 continue
-            good += 1
-            if len(kept) < most:
-                kept.append((good, row))
-            elif (place := rng.randrange(good)) < most:
-                kept[place] = (good, row)
-    if not kept:
+            draw.offer(row)
+    tasks = draw.tasks()
+    if not tasks:
         raise _nothing(bad, bad_count)
-    kept.sort(key=lambda pair: pair[0])
-    tasks = tuple(task for _, task in kept)
-    return Loaded(tasks, tuple(bad), bad_count, good + bad_count, good - len(tasks))
+    rows = draw.offered + bad_count
+    return Loaded(tasks, tuple(bad), bad_count, rows, draw.offered - len(tasks))
+
+
+class _Draw:
+    """Keeps tasks within two limits, their number and their text; each that was offered has the
+    same chance to be kept. Source: Vitter 1985, algorithm R."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.offered, self.characters = most, 0, 0
+        self.kept: list[tuple[int, Task]] = []
+        self._rng = random.Random(0)
+
+    def offer(self, task: Task) -> None:
+        self.offered += 1
+        pair = (self.offered, task)
+        if len(self.kept) < self.most:
+            self.kept.append(pair)
+        elif (place := self._rng.randrange(self.offered)) < self.most:
+            self.characters -= _characters(self.kept[place][1])
+            self.kept[place] = pair
+        else:
+            return
+        self.characters += _characters(task)
+        while self.characters > MOST_CHARACTERS and len(self.kept) > 1:
+            self._halve()
+
+    def _halve(self) -> None:
+        """A fair half of a fair draw is a fair draw."""
+        self.most = len(self.kept) // 2
+        self.kept = self._rng.sample(self.kept, self.most)
+        self.characters = sum(_characters(task) for _, task in self.kept)
+
+    def tasks(self) -> tuple[Task, ...]:
+        """In the order they were offered."""
+        return tuple(task for _, task in sorted(self.kept, key=lambda pair: pair[0]))
+
+
+def _characters(task: Task) -> int:
+    texts = (*(m.content for m in task.messages), task.reference or "", *task.check.values())
+    return sum(len(text) for text in texts if isinstance(text, str))
 
 
 def _stopped(row: BadRow) -> RequestError:

@@ -127,6 +127,20 @@ class Preset:
 
 
 PRESETS: dict[str, Preset] = {
+    "small": Preset(
+        "Small",
+        "For the demo model, or a computer without a GPU: a first look within minutes.",
+        20,
+        {
+            "rollouts": 8,
+            "rows": 8,
+            "window": 16,
+            "micro_blocks": 64,
+            "max_new_tokens": 96,
+            "learning_rate": 1e-3,
+            "teach_rate": 1.0,
+        },
+    ),
     "quick": Preset(
         "Quick",
         "A look at whether this data can be learnt at all.",

@@ -52,7 +52,7 @@ class Draft:
     model: str = ""
     verifier: str = "accept_all"
     teach: bool = True
-    preset: str = "balanced"
+    preset: str = "small"
     changes: dict[str, Any] = field(default_factory=dict)
     replay: float = 0.3
     name: str = ""
@@ -86,7 +86,7 @@ def read_draft(path: Path) -> Draft:
         given["files"] = tuple(str(name) for name in given.get("files", ()))
         draft = Draft(**given)
         if draft.preset not in PRESETS:
-            draft = replace(draft, preset="balanced")
+            draft = replace(draft, preset="small")
         draft.recipe()
     except FileNotFoundError:
         return Draft()
@@ -113,9 +113,16 @@ class FinetuneModel(QObject):
         self.known_runs: tuple[tuple[str, str], ...] = ()  # folder and name, newest first
         self._work = Background("unblur-finetune", 1, self)
         self._task: Task | None = None
-        self._list_runs()
-        if self.draft.files and self.draft.model:
-            self.read()
+        self._open = False
+
+    def open(self) -> None:
+        """Reads what the draft names and which runs there are; called when the page is first
+        shown."""
+        if not self._open:
+            self._open = True
+            self._list_runs()
+            if self.draft.files and self.draft.model:
+                self.read()
 
     def change(self, **given: Any) -> None:
         """Sets fields of the draft and keeps it; data that must be read again is."""

@@ -105,7 +105,7 @@ def test_a_damaged_draft_begins_anew(tmp_path: Path, text: str) -> None:
     path = tmp_path / "finetune.json"
     path.write_text(text, encoding="utf-8")
     draft = read_draft(path)
-    assert draft.preset == "balanced"
+    assert draft.preset == "small"
     assert draft.changes == {}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from PySide6.QtCore import Qt, Signal, Slot
+from PySide6.QtGui import QShowEvent
 from PySide6.QtWidgets import (
     QButtonGroup,
     QComboBox,
@@ -56,6 +57,7 @@ class FinetunePage(QWidget):
         self.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
         self.setFocusPolicy(Qt.FocusPolicy.ClickFocus)
         self._model, self._run = model, run
+        self._seen = False
         self.keep = KeepStep(theme, model, run, models)
         self.run_step = RunStep(theme, model, run)
         self.steps: dict[Step, StepPage] = {
@@ -91,7 +93,6 @@ class FinetunePage(QWidget):
         self.keep.use_pressed.connect(self.use_pressed)
         model.changed.connect(self.refresh)
         run.changed.connect(self._name_steps)
-        run.watch(model.draft.run)
         self.choose(Step.RUN if model.draft.run else Step.DATA)
 
     def _make_list(self) -> QWidget:
@@ -156,9 +157,17 @@ class FinetunePage(QWidget):
         if self.step < Step.KEEP and not self._model.missing(self.step):
             self.choose(Step(self.step + 1))
 
+    def showEvent(self, event: QShowEvent) -> None:
+        """What is behind the page is asked for when it is first seen."""
+        super().showEvent(event)
+        self._seen = True
+        self._model.open()
+        self.refresh()
+
     @Slot()
     def refresh(self) -> None:
-        self._run.watch(self._model.draft.run)
+        if self._seen:
+            self._run.watch(self._model.draft.run)
         self.steps[self.step].refresh()
         missing = self._model.missing(self.step)
         put(self.missing, missing)

@@ -22,9 +22,10 @@ BAR = 40  # characters of the longest bar
 
 def add_arguments(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """`data check`."""
-    data = commands.add_parser("data", help="look at a file of examples before training")
-    what = data.add_subparsers(required=True, metavar="COMMAND")
-    check = what.add_parser("check", help="count, measure and show rows as the model will see them")
+    check = commands.add_parser("data", help="look at a file of examples before training")
+    check.add_argument(
+        "what", choices=("check",), help="count, measure and show rows as the model will see them"
+    )
     check.add_argument(
         "files",
         nargs="+",

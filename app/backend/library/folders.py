@@ -50,13 +50,10 @@ class FolderList:
         self.default = default
         self._store, self._lock = store, threading.RLock()
         self._may_write = True
+        self._cache = cache
         self._hidden: set[Path] = set()  # taken off the list by hand
-        self._folders = self._read() or [Folder(default, Kind.MODELS)]
-        if all(folder.kind is not Kind.MODELS for folder in self._folders):
-            self._folders.insert(0, Folder(default, Kind.MODELS))
-        known = {folder.path for folder in self._folders} | self._hidden
-        if cache is not None and cache not in known:
-            self._folders.append(Folder(cache, Kind.CACHE))
+        self._stamp = self._stamp_now()
+        self._folders = self._completed(self._read())
 
     def all(self) -> tuple[Folder, ...]:
         with self._lock:
@@ -87,8 +84,7 @@ class FolderList:
                 "Choose another folder.",
             )
         with self._lock:
-            self._folders.remove(folder)
-            self._folders.insert(0, folder)
+            self._folders = [folder, *(f for f in self._folders if f.path != folder.path)]
             self._write()
 
     def add(self, path: Path) -> Folder:
@@ -96,6 +92,7 @@ class FolderList:
         path = path.expanduser().absolute()
         folder = _recognised(path)
         with self._lock:
+            self._catch_up()
             for known in self._folders:
                 if known.path == folder.path:
                     return known
@@ -107,6 +104,7 @@ class FolderList:
     def remove(self, path: Path) -> None:
         """Takes a folder off the list; nothing on the disk changes."""
         with self._lock:
+            self._catch_up()
             if all(folder.path != path for folder in self._folders):
                 return
             self._folders = [folder for folder in self._folders if folder.path != path]
@@ -119,6 +117,7 @@ class FolderList:
         """Remembers how many models a folder had, so that an empty one can be told from an absent
         drive."""
         with self._lock:
+            self._catch_up()
             changed = [
                 replace(folder, seen=count) if folder.path == path else folder
                 for folder in self._folders
@@ -126,6 +125,34 @@ class FolderList:
             if changed != self._folders:
                 self._folders = changed
                 self._write()
+
+    def _completed(self, folders: list[Folder]) -> list[Folder]:
+        """With a place for downloads, and the cache unless it was taken off."""
+        if all(folder.kind is not Kind.MODELS for folder in folders):
+            folders = [Folder(self.default, Kind.MODELS), *folders]
+        known = {folder.path for folder in folders} | self._hidden
+        if self._cache is not None and self._cache not in known:
+            folders = [*folders, Folder(self._cache, Kind.CACHE)]
+        return folders
+
+    def _catch_up(self) -> None:
+        """Before a change: another window or a command may have changed the file meanwhile, and
+        what it added must not be written over."""
+        now = self._stamp_now()
+        if not self._may_write or now is None or now == self._stamp:
+            return
+        self._stamp = now
+        found = self._read()
+        if found:  # else it was damaged: what is known here is written instead
+            self._folders = self._completed(found)
+
+    def _stamp_now(self) -> tuple[int, int, int] | None:
+        """Differs after every write, which puts a new file in place."""
+        try:
+            status = self._store.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def _read(self) -> list[Folder]:
         try:
@@ -162,6 +189,7 @@ class FolderList:
             hidden = sorted(map(str, self._hidden))
             document = {"version": VERSION, "folders": folders, "hidden": hidden}
             write_atomically(self._store, json.dumps(document, indent=1) + "\n")
+            self._stamp = self._stamp_now()
         except OSError as error:
             self.problem = f"The list of model folders cannot be saved ({error.strerror})."
         else:
@@ -178,6 +206,8 @@ def _recognised(path: Path) -> Folder:
                 "Choose the folder that the models are in.",
             )
         names = {item.name for item in path.iterdir()}
+        hub = path / "hub"
+        inner = hub.is_dir() and any(item.name.startswith("models--") for item in hub.iterdir())
     except OSError as error:
         raise LibraryError(
             "library.unreadable",
@@ -186,9 +216,8 @@ def _recognised(path: Path) -> Folder:
         ) from error
     if any(name.startswith("models--") for name in names):
         return Folder(path, Kind.CACHE)
-    hub = path / "hub"
-    if hub.is_dir() and any(item.name.startswith("models--") for item in hub.iterdir()):
-        return Folder(hub, Kind.CACHE)
+    if inner:
+        return Folder(path / "hub", Kind.CACHE)
     if "config.json" in names:
         return Folder(path, Kind.MODEL)
     return Folder(path, Kind.MODELS)

@@ -90,7 +90,10 @@ class Download:
 
     def _check_room(self) -> None:
         missing = sum(file.size - _kept(self.folder, file) for file in self.plan.files)
-        free = shutil.disk_usage(self.root).free
+        try:
+            free = shutil.disk_usage(self.root).free
+        except OSError as error:  # it was there a moment ago
+            raise not_written(str(self.root), error, 0, 0) from error
         if missing and missing + MARGIN > free:
             raise no_space(self.plan.repo_id, missing + MARGIN, free)
 

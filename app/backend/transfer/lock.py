@@ -13,15 +13,21 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.backend.transfer.faults import TransferError
+from app.backend.transfer.faults import TransferError, not_written
 
 log = logging.getLogger("unblur.transfer")
 
 
 @contextlib.contextmanager
 def only_process(path: Path, what: str) -> Iterator[None]:
-    """Holds the lock file `path`. Raises TransferError when another process has it; OSError."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    """Holds the lock file `path`. Raises TransferError when another process has it, or where it
+    cannot be made; FileNotFoundError where its folder is not there."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise not_written(str(path.parent), error, 0, 0) from error
     try:
         if not _lock(descriptor):
             raise TransferError(

@@ -11,6 +11,7 @@ A running download is kept as QUEUED in the file, so that after a kill it goes o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -26,6 +27,7 @@ from app.backend.hub.access import without_secrets
 from app.backend.transfer.download import Download, Token, kept_bytes
 from app.backend.transfer.faults import Interrupted, TransferError
 from app.backend.transfer.fetch import Policy
+from app.backend.transfer.lock import only_process
 from app.backend.transfer.plan import DownloadPlan, refuse_if_here
 from engine.errors import UnblurError
 
@@ -106,18 +108,24 @@ class DownloadQueue:
         self._items: dict[str, _Item] = {}
         self._threads: dict[str, threading.Thread] = {}  # a download's thread, to its very end
         self._started = False
+        self._held = contextlib.ExitStack()  # the list's lock, while it is started
         self._may_write = True
         self._read()
 
     def start(self) -> None:
-        """Begins what is queued, what a kill interrupted included."""
+        """Begins what is queued, what a kill interrupted included. Where another process has the
+        list already, its downloads are left to it."""
         with self._lock:
+            if not self._started:
+                self._hold_list()
             self._started = True
         self._advance()
 
     def stop(self, seconds: float = 30.0) -> None:
         """Ends all threads and keeps the queue as it is for the next start. Idempotent."""
         with self._lock:
+            if not self._started:
+                return  # another process may have the list by now
             self._started = False
             threads = list(self._threads.values())
             for item in self._items.values():
@@ -128,6 +136,7 @@ class DownloadQueue:
         until = time.monotonic() + seconds
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
+        self._held.close()
 
     def add(self, plan: DownloadPlan, root: Path) -> str:
         """Queues a model for the folder `root`; the id. What an earlier run received is used.
@@ -269,6 +278,24 @@ class DownloadQueue:
             with self._lock:
                 del self._threads[identity]
         self._changed()
+
+    def _hold_list(self) -> None:
+        """One process has the list at a time: two would write over each other's downloads."""
+        try:
+            self._store.parent.mkdir(parents=True, exist_ok=True)
+            lock = only_process(self._store.with_suffix(".lock"), "The list of downloads")
+            self._held.enter_context(lock)
+        except TransferError as error:
+            if error.code != "transfer.in_use":
+                return  # nothing can be written there: `_write` says so
+            self._may_write = False
+            self._items.clear()
+            self.problem = (
+                "Another Unblur is open and has the list of downloads. What is begun here lasts"
+                " until this window is closed."
+            )
+        except OSError:
+            return  # as above
 
     def _write(self) -> None:
         if not self._may_write:

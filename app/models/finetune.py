@@ -15,13 +15,15 @@ from typing import Any
 
 from PySide6.QtCore import QObject, Signal, Slot
 
-from app.backend.finetune_data import DataReport, JudgeKind, judge_kinds, report_on
+from app.backend.finetune_data import JudgeKind, judge_kinds
 from app.backend.training import TrainingRuns
 from app.backend.transfer.queue import Problem
 from app.backend.transfer.stop import Stop
 from app.models.background import Background, Task
 from engine.errors import RequestError, UnblurError
-from trainer.data.readers import load_tasks, preview
+from trainer.data.checks import CheckOptions, check_data
+from trainer.data.readers import preview
+from trainer.data.report import DataReport
 from trainer.orl.recipe import Recipe
 from trainer.run_dir import replace_file
 from trainer.spec import PRESETS, DataSpec, Guard, TrainSpec
@@ -109,6 +111,7 @@ class FinetuneModel(QObject):
         self.report: DataReport | None = None
         self.problem: Problem | None = None
         self.reading = False
+        self.columns: tuple[str, ...] = ()  # of the first file
         self.kinds: tuple[JudgeKind, ...] = ()
         self.known_runs: tuple[tuple[str, str], ...] = ()  # folder and name, newest first
         self._work = Background("unblur-finetune", 1, self)
@@ -133,7 +136,7 @@ class FinetuneModel(QObject):
             replace_file(self._path, text, sync=False)
         except OSError as error:
             log.warning("the finetune draft cannot be kept: %s", error)
-        names = ("files", "columns", "model")
+        names = ("files", "columns", "model", "verifier")
         if any(getattr(before, name) != getattr(self.draft, name) for name in names):
             self.read()
         if before.run != self.draft.run:
@@ -163,20 +166,25 @@ class FinetuneModel(QObject):
         if not self.reading:
             self.changed.emit()
             return
-        limit = draft.recipe().window * 32
+        window = draft.recipe().window
 
-        def work(stop: Stop) -> tuple[DataReport, tuple[JudgeKind, ...]]:
-            loaded = load_tasks(draft.files, draft.columns)
-            guess = preview(Path(draft.files[0])).guess
-            report = report_on(loaded, guess, Path(draft.model), limit, stop.check)
-            return report, judge_kinds()
+        def work(stop: Stop) -> tuple[DataReport, tuple[str, ...], tuple[JudgeKind, ...]]:
+            report = check_data(
+                draft.files,
+                draft.columns,
+                Path(draft.model),
+                VerifierSpec(draft.verifier),
+                CheckOptions(window=window),
+                stop.check,
+            )
+            return report, preview(Path(draft.files[0])).guess.columns, judge_kinds()
 
         self._task = self._work.run(work, self._read, self._failed)
         self.changed.emit()
 
     @Slot(object)
-    def _read(self, found: tuple[DataReport, tuple[JudgeKind, ...]]) -> None:
-        (self.report, self.kinds), self.reading = found, False
+    def _read(self, found: tuple[DataReport, tuple[str, ...], tuple[JudgeKind, ...]]) -> None:
+        (self.report, self.columns, self.kinds), self.reading = found, False
         self.changed.emit()
 
     @Slot(object)
@@ -197,8 +205,11 @@ class FinetuneModel(QObject):
             return self.problem.message
         if step is Step.DATA:
             return ""
-        if self.report is None or not self.report.usable:
-            return self.tr("Nothing in this data would be trained.")
+        if self.report is None:
+            return self.tr("The examples have not been read yet.")
+        for finding in self.report.findings:
+            if finding.level == "stop":
+                return finding.message
         if step >= Step.RECIPE:
             try:
                 draft.spec()

@@ -10,11 +10,11 @@ from html import escape
 from PySide6.QtCore import Qt, Slot
 from PySide6.QtWidgets import QButtonGroup, QLabel, QRadioButton
 
-from app.backend.finetune_data import DataReport, SeenRow
 from app.models.finetune import FinetuneModel
 from app.ui.finetune.step_page import StepPage, figure
 from app.ui.model_parts import put, row, text_label
 from app.ui.theme import Theme
+from trainer.data.report import DataReport, Lengths, SeenRow
 
 LONGEST = 600  # characters of a row that are shown
 
@@ -28,9 +28,13 @@ class CheckStep(StepPage):
         self._theme, self._model = theme, model
         counts = self.card(self.tr("Counts"))
         self.counts = figure()
-        self.sentences = text_label("warn")
         counts.inside.addWidget(self.counts)
-        counts.inside.addWidget(self.sentences)
+        found = self.card(self.tr("What you should know"))
+        self.found = found
+        self.stops = text_label("wrong")
+        self.sentences = text_label("warn")
+        found.inside.addWidget(self.stops)
+        found.inside.addWidget(self.sentences)
         lengths = self.card(self.tr("Tokens of prompt and answer"))
         self.lengths = figure()
         lengths.inside.addWidget(self.lengths)
@@ -58,12 +62,14 @@ class CheckStep(StepPage):
         self._group = QButtonGroup(self)
         words = text_label("muted")
         words.setText(self.tr("Only replies that pass teach. The choices appear with your data."))
+        self.tried = text_label()
         self._judges.inside.addWidget(words)
+        self._judges.inside.addWidget(self.tried)
 
     def _list_judges(self) -> None:
         """Adds what is not listed yet; a kind that needs answers waits for data that has them."""
         report = self._model.report
-        answered = report is not None and report.answered > 0
+        answered = report is not None and report.counts.answered > 0
         for kind in self._model.kinds:
             if kind.key not in self.verifiers:
                 choice = QRadioButton(kind.title)
@@ -89,52 +95,72 @@ class CheckStep(StepPage):
         chosen = self.verifiers.get(self._model.draft.verifier)
         if chosen is not None:
             chosen.setChecked(True)
+        self.found.setVisible(report is not None and bool(report.findings))
         if report is None:
             put(self.counts, self.tr("Nothing has been read yet."))
-            put(self.sentences, "")
             put(self.lengths, "")
+            put(self.tried, "")
             for label in self.rows:
                 label.hide()
             return
         put(self.counts, self._count_words(report))
-        put(self.sentences, "\n".join(report.sentences))
-        widest = max((rows for _, rows in report.lengths), default=0) or 1
-        put(
-            self.lengths,
-            "\n".join(
-                f"{name:>13}  {'█' * round(24 * rows / widest):<24}  {rows:,}"
-                for name, rows in report.lengths
-                if rows
-            ),
-        )
+        said = [(f.level, f"{f.message} {f.action}") for f in report.findings]
+        put(self.stops, "\n".join(text for level, text in said if level == "stop"))
+        put(self.sentences, "\n".join(text for level, text in said if level != "stop"))
+        put(self.lengths, "" if report.lengths is None else self._length_words(report.lengths))
+        put(self.tried, "" if report.probe is None else report.probe.sentence)
         for number, label in enumerate(self.rows):
             label.setVisible(number < len(report.seen))
             if number < len(report.seen):
                 label.setText(self._row(report.seen[number]))
 
-    def _count_words(self, report: DataReport) -> str:
+    def _length_words(self, lengths: Lengths) -> str:
+        widest = max(lengths.counts, default=0) or 1
+        names = [f"up to {edge}" for edge in lengths.edges] + [f"over {lengths.edges[-1]}"]
         lines = [
-            self.tr("{0} examples").format(f"{report.rows:,}"),
-            self.tr("{0} with an answer").format(f"{report.answered:,}"),
-            self.tr("{0} repeated").format(f"{report.repeated:,}"),
+            f"{name:>13}  {'█' * round(24 * rows / widest):<24}  {rows:,}"
+            for name, rows in zip(names, lengths.counts, strict=False)
+            if rows
         ]
-        groups = [f"{name or self.tr('no group')} {count:,}" for name, count in report.skills[:8]]
-        if len(report.skills) > 1:
-            lines.append(self.tr("groups: {0}").format(", ".join(groups)))
+        blocks = ", ".join(f"{n}: {count:,}" for n, count in sorted(lengths.blocks.items()))
+        lines.append(
+            self.tr("blocks of {0} an answer spans: {1}").format(lengths.block, blocks or "–")
+        )
+        lines.append(
+            self.tr("the model's context {0}, a training row at most {1}").format(
+                lengths.context, lengths.limit
+            )
+        )
+        return "\n".join(lines)
+
+    def _count_words(self, report: DataReport) -> str:
+        counts, split = report.counts, report.split
+        lines = [
+            self.tr("{0} examples").format(f"{counts.tasks:,}"),
+            self.tr("{0} with an answer").format(f"{counts.answered:,}"),
+            self.tr("{0} repeated").format(f"{counts.repeated:,}"),
+            self.tr("{0} train, {1} are held out for measuring").format(
+                f"{split.train:,}", f"{split.valid:,}"
+            ),
+        ]
+        groups = [f"{name or self.tr('no group')} {n:,}" for name, n in counts.skills.items()]
+        if len(groups) > 1:
+            lines.append(self.tr("groups: {0}").format(", ".join(groups[:12])))
         return "\n".join(lines)
 
     def _row(self, seen: SeenRow) -> str:
         """The row as rich text; everything of it is escaped."""
         colour = self._theme.colors.ok
-        prompt, answer = (_short(text) for text in (seen.prompt, seen.answer))
+        read = _short("".join(t.text for t in seen.tokens if not t.trained))
+        taught = _short("".join(t.text for t in seen.tokens if t.trained))
         return (
-            f"<span>{_html(prompt)}</span>"
-            f'<span style="color:{colour}; text-decoration: underline">{_html(answer)}</span>'
+            f"<span>{_html(read)}</span>"
+            f'<span style="color:{colour}; text-decoration: underline">{_html(taught)}</span>'
         )
 
     def decided(self) -> str:
         report = self._model.report
-        return "" if report is None else self.tr("{0} rows").format(f"{report.rows:,}")
+        return "" if report is None else self.tr("{0} rows").format(f"{report.counts.tasks:,}")
 
 
 def _short(text: str) -> str:

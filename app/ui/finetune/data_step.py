@@ -100,7 +100,7 @@ class DataStep(StepPage):
             words = self.tr("Reading…")
         elif report is not None:
             words = self.tr("{0} examples, {1} with an answer.").format(
-                f"{report.rows:,}", f"{report.answered:,}"
+                f"{report.counts.tasks:,}", f"{report.counts.answered:,}"
             )
         put(self.said, words)
         self.bundled.setVisible(bool(EXAMPLES))
@@ -121,9 +121,8 @@ class DataStep(StepPage):
 
     def _fill_columns(self) -> None:
         report, chosen = self._model.report, self._model.draft.columns
-        names = () if report is None else report.guess.columns
-        words = "" if report is None else f"{report.guess.title}: {report.guess.reason}"
-        put(self.guess, words)
+        names = self._model.columns
+        put(self.guess, "" if report is None else "\n".join(report.layouts))
         for key, edit in self.columns.items():
             wanted = [("", self.tr("found by itself")), *((name, name) for name in names)]
             if [edit.itemData(n) for n in range(edit.count())] != [value for value, _ in wanted]:

@@ -99,6 +99,15 @@ def test_tables_are_read_with_their_own_separator_and_quotes(
     assert separator_of(f'"a,b;c|d"{separator}e') == separator
 
 
+def test_line_ends_of_windows_are_not_taught(tmp_path: Path) -> None:
+    table = write(tmp_path / "x.csv", 'prompt,answer\r\n"a\r\nb","c\r\nd"\r\n')
+    assert said(read(table)) == [("a\nb", "c\nd")]
+    row = {**MBPP, "code": "def add(a, b):\r\n    return a + b"}
+    (task,) = read(write(tmp_path / "x.jsonl", lines(row)))
+    assert isinstance(task, Task)
+    assert task.reference == "```python\ndef add(a, b):\n    return a + b\n```"
+
+
 def test_plain_text_is_one_prompt_a_line(tmp_path: Path) -> None:
     rows = read(write(tmp_path / "x.txt", "first\n\n  second, really\n"))
     assert said(rows) == [("first", None), ("second, really", None)]

@@ -196,6 +196,13 @@ def test_code_that_misbehaves_is_wrong_and_harmless(code: str) -> None:
 def test_the_modules_the_sandbox_names_can_be_imported_inside() -> None:
     code = "".join(f"import {name}\n" for name in MODULES) + "def f():\n    return 1"
     assert shared_sandbox(Limits()).run(code, "f", [[]]).results == [1]
+    uses = (
+        "import hashlib, datetime, cmath, decimal\n"
+        "def f():\n"
+        "    datetime.datetime.strptime('2024-02-29', '%Y-%m-%d')\n"
+        "    return [hashlib.md5(b'x').hexdigest()[:4], str(decimal.Decimal(1) / 8)]\n"
+    )
+    assert shared_sandbox(Limits()).run(uses, "f", [[]]).results == [["9dd4", "0.125"]]
 
 
 def test_a_pattern_searches_or_fits_the_whole_reply() -> None:

@@ -26,9 +26,10 @@ from trainer.verify.seccomp import MACHINES
 WORKER = Path(__file__).with_name("sandbox_worker.py")
 # What code inside may import (the worker holds them ready; nothing else can be opened).
 MODULES = (
-    *("abc", "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "enum"),
-    *("fractions", "functools", "heapq", "itertools", "json", "math", "operator", "random", "re"),
-    *("statistics", "string", "textwrap", "time", "typing", "unicodedata"),
+    *("abc", "bisect", "calendar", "cmath", "collections", "copy", "dataclasses", "datetime"),
+    *("decimal", "enum", "fractions", "functools", "hashlib", "heapq", "itertools", "json", "math"),
+    *("operator", "random", "re", "statistics", "string", "sys", "textwrap", "time", "typing"),
+    "unicodedata",
 )
 SLACK_SECONDS = 5.0  # how much longer than the time limit a worker may stay silent
 

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import abc
 import bisect
+import calendar
+import cmath
+import codecs
 import collections
 import copy
 import dataclasses
@@ -21,6 +24,7 @@ import enum
 import fractions
 import functools
 import gc
+import hashlib
 import heapq
 import importlib.util
 import itertools
@@ -48,10 +52,14 @@ import seccomp  # pyright: ignore[reportMissingImports]  # beside this script, b
 
 # Imported before the lock, since nothing can be imported after it.
 PRELOADED = (
-    *(abc, bisect, collections, copy, dataclasses, datetime, decimal, enum, fractions, functools),
-    *(heapq, itertools, json, math, operator, random, re, statistics, string, textwrap, time),
-    *(typing, unicodedata),
+    *(abc, bisect, calendar, cmath, collections, copy, dataclasses, datetime, decimal, enum),
+    *(fractions, functools, hashlib, heapq, itertools, json, math, operator, random, re),
+    *(statistics, string, sys, textwrap, time, typing, unicodedata),
 )
+# These put imports off until they are used.
+datetime.datetime.strptime("2000", "%Y")
+for _name in ("ascii", "latin-1", "utf-16", "utf-32"):
+    codecs.lookup(_name)
 LARGEST_RESULT = 1 << 20  # bytes
 RESULT = 3  # the child's only descriptor
 LARGEST_DESCRIPTOR = 64  # a worker holds fewer than ten

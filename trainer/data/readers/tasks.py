@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from engine.types import Message, Role
@@ -66,11 +67,17 @@ def _by_columns(row: Row, mapping: ColumnMapping) -> Task:
 
 
 def _sound(task: Task) -> Task:
-    """Raises ValueError for text that cannot be encoded."""
-    for text in (*(message.content for message in task.messages), task.reference or ""):
+    """The task with plain line ends: a model would learn to write the others. Raises ValueError for
+    text that cannot be encoded."""
+    texts = [*(message.content for message in task.messages), task.reference or ""]
+    for text in texts:
         if reason := bad_byte(text):
             raise ValueError(reason)
-    return task
+    if not any("\r\n" in text for text in texts):
+        return task
+    messages = tuple(Message(m.role, m.content.replace("\r\n", "\n")) for m in task.messages)
+    reference = None if task.reference is None else task.reference.replace("\r\n", "\n")
+    return replace(task, messages=messages, reference=reference)
 
 
 def _field(value: Mapping[str, Any], column: str) -> Any:

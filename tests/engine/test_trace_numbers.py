@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from trace_pairs import hesitant, quick
 
 from engine.trace.numbers import numbers_of
 from engine.trace.reading import end_of, spans_of
+from trace_pairs import hesitant, quick
 
 
 def test_the_figures_of_a_reply_are_those_counted_by_hand() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from PySide6.QtCore import Signal, Slot
 from PySide6.QtWidgets import QFrame, QVBoxLayout, QWidget
 
+from app.backend.hub.card import beginning
 from app.backend.hub.support import Supported
 from app.backend.judge import Judged
 from app.backend.library.scan import LocalModel
@@ -42,8 +43,6 @@ from app.ui.model_words import (
     support_words,
 )
 from app.ui.theme import Space, Theme
-
-CARD_LETTERS = 40_000  # of a model's own text that are shown: a longer one would hold the window up
 
 
 class FindCardView(CardFrame):
@@ -206,10 +205,9 @@ class CardDetails(QWidget):
             waiting = self.tr("Reading the model card…") if look.judged is not None else ""
             put(self.note, look.text_problem.message if look.text_problem else waiting)
             return
-        text = look.text
+        text = beginning(look.text)
         note = "" if text else self.tr("It has no model card.")
-        if len(text) > CARD_LETTERS:
-            text = text[:CARD_LETTERS]
+        if len(text) < len(look.text):
             note = self.tr("The model card goes on; all of it is on its page.")
         put(self.note, note)
         if text and text != self._shown:

@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from app.backend.hub.card import text_only
+from app.backend.hub.card import CELLS, LETTERS, LINES, beginning, text_only
 
-LETTERS = 1_000_000
+MANY = 1_000_000  # letters
 
 
 def test_a_card_is_left_with_its_words_and_its_code() -> None:
@@ -49,6 +49,16 @@ def test_what_is_nested_to_slip_through_is_still_no_image_and_no_tag(card: str) 
 )
 def test_a_card_made_to_be_slow_to_read_is_not(unit: str) -> None:
     begun = time.perf_counter()
-    text_only(unit * (LETTERS // len(unit)))
-    text_only("---\n" + unit * (LETTERS // len(unit)))
+    text_only(unit * (MANY // len(unit)))
+    text_only("---\n" + unit * (MANY // len(unit)))
     assert time.perf_counter() - begun < 5.0  # some tenths; hours, where it grows with the square
+
+
+def test_the_beginning_of_a_card_ends_with_a_line_and_in_time() -> None:
+    assert beginning("# T\n\nwords") == "# T\n\nwords"
+    assert beginning("") == ""
+    assert beginning("- a\n" * 10_000) == "- a\n" * LINES
+    assert beginning("|a|b|\n" * 10_000).count("|") <= CELLS
+    assert len(beginning("x" * 99 + "\n" + "word " * 10_000)) == 100
+    assert len(beginning("x" * 100_000)) == LETTERS  # a single line
+    assert len(beginning("|" * 100_000)) == LETTERS

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+LETTERS, LINES, CELLS = 40_000, 1500, 2000  # each some 0.1 s of laying out at worst
 _FRONT = re.compile(r"\A---[ \t]*\n.*?\n---[ \t]*(?:\n|\Z)", re.DOTALL)
 # what is inside stops at another opening, so that no text is read twice
 _IMAGE = re.compile(r"!+\[([^\[\]]*)\](?:\([^()\n]*\)|\[([^\[\]]*)\])")
@@ -28,6 +29,18 @@ def text_only(card: str) -> str:
         plain = _IMAGE.sub(lambda m: f"[{m[1] or m[2] or 'image'}]", plain)
         pieces[index] = _IMAGE_LEFT.sub("[", plain)
     return re.sub(r"\n{3,}", "\n\n", "".join(pieces)).strip()
+
+
+def beginning(text: str) -> str:
+    """The part that a window lays out at once, in whole lines: lists and tables take far longer
+    than words do."""
+    letters = lines = cells = end = 0
+    for line in text.splitlines(keepends=True):
+        letters, lines, cells = letters + len(line), lines + 1, cells + line.count("|")
+        if letters > LETTERS or lines > LINES or cells > CELLS:
+            return text[:end] or text[:LETTERS]
+        end += len(line)
+    return text
 
 
 def _without_comments(text: str) -> str:

@@ -22,12 +22,17 @@ from trainer.loop import Report, Run, Tasks, split_tasks, with_replay
 from trainer.orl.learner import Learner
 from trainer.run_dir import RunDir, file_hash
 from trainer.spec import TrainSpec
+from trainer.verify.probe import probe
 from trainer.verify.registry import make_verifier
+
+TRIED = 20  # rows that a verifier is tried on before a run
 
 
 def start(spec: TrainSpec, path: Path, report: Report | None = None) -> str:
     """A new run in `path`. Returns how it ended; raises UnblurError."""
     tasks, manifest = prepare(spec)
+    # Before minutes are spent on loading: a verifier that cannot tell right from wrong.
+    probe(make_verifier(spec.verifier), tasks.train[:TRIED]).refuse_useless()
     learner = make_learner(spec)
     folder = RunDir.create(path, spec, manifest)
     if manifest["bad_count"]:

@@ -21,7 +21,7 @@ from trainer.data.split import held_out, prompt_key
 from trainer.data.task import Task
 from trainer.orl.states import reference_states
 from trainer.spec import DataSpec, TrainSpec
-from trainer.start import prepare
+from trainer.start import prepare, start
 from trainer.verify.verifier_spec import VerifierSpec
 
 DEMO = Path(__file__).parents[2] / "assets" / "demo"
@@ -225,6 +225,25 @@ def test_a_run_counts_what_it_leaves_out_or_does_not_begin(tmp_path: Path) -> No
     with pytest.raises(RequestError) as refused:
         prepare(strict)
     assert refused.value.code == "data.bad_row"
+
+
+@pytest.mark.parametrize(
+    ("verifier", "code"),
+    [
+        (VerifierSpec("demo"), "verifier.always_fails"),
+        (VerifierSpec("pattern", {"pattern": "nowhere"}), "verifier.always_fails"),
+        (VerifierSpec("pattern", {"pattern": ""}), "verifier.pattern"),
+        (VerifierSpec("pattern", {"pattern": "^"}), "verifier.always_passes"),
+    ],
+)
+def test_a_run_does_not_begin_with_a_verifier_that_tells_nothing(
+    tmp_path: Path, verifier: VerifierSpec, code: str
+) -> None:
+    file = write(tmp_path / "x.jsonl", *sums(30))
+    with pytest.raises(RequestError) as refused:
+        start(TrainSpec(str(DEMO), DataSpec((file,)), verifier), tmp_path / "run")
+    assert refused.value.code == code
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_verifier_is_tried_on_the_first_rows(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from engine.errors import RequestError
 from engine.types import Message
 from trainer.data.task import Task
 from trainer.spec import DataSpec, TrainSpec
+from trainer.verify import CHECKS
 from trainer.verify.extract import fenced_blocks, final_number, last_boxed
 from trainer.verify.probe import probe
 from trainer.verify.registry import KINDS, make_verifier
@@ -420,6 +421,17 @@ def test_a_verifier_that_always_fails_or_always_passes_is_refused() -> None:
     with pytest.raises(RequestError) as refused:
         probe(make_verifier(VerifierSpec("demo")), tasks(5)).refuse_useless()
     assert refused.value.code == "verifier.always_fails"
+
+
+@pytest.mark.parametrize(
+    "check",
+    [{"kind": kind} for kind in CHECKS] + [{}, {"kind": ["x"]}, {"kind": "json", "value": None}],
+)  # fmt: skip
+def test_a_row_whose_built_in_check_is_not_whole_passes_nothing(check: dict[str, Any]) -> None:
+    reply = "```python\ndef f(x):\n    return x\n```\nAnswer: 1"
+    verdict = judge("demo", {}, Task("f:1", (Message("user", "q"),), check=check), reply)
+    assert not verdict.ok
+    assert verdict.reason
 
 
 def test_accepting_everything_is_allowed_and_called_what_it_is() -> None:

@@ -6,6 +6,7 @@ Knows the kinds and what people call them; how each judges is in its own module.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,12 +14,13 @@ from engine.errors import RequestError
 from trainer.data.skills import Example
 from trainer.data.task import Task
 from trainer.strict_json import read
-from trainer.verify import CHECKS, verify_many
+from trainer.verify import CHECKS, verify
 from trainer.verify.exact_number import ExactNumber, NumberOptions
 from trainer.verify.json_schema import JsonSchema, SchemaOptions
 from trainer.verify.maths import MathOptions, Maths
 from trainer.verify.own_function import FunctionOptions, OwnFunction
 from trainer.verify.pattern import PatternMatch, PatternOptions
+from trainer.verify.sandbox import shared_sandbox
 from trainer.verify.similarity import TextAgreement, TextOptions
 from trainer.verify.unit_tests import UnitTestOptions, UnitTests
 from trainer.verify.verdict import RIGHT, Verdict, wrong
@@ -50,16 +52,19 @@ class DemoVerifier:
         pass
 
     def check_many(self, tasks: Sequence[Task], replies: Sequence[str]) -> list[Verdict]:
-        known = [n for n, task in enumerate(tasks) if task.check.get("kind") in CHECKS]
-        examples = [
-            Example(task.skill, task.id, "", task.reference or "", dict(task.check), False)
-            for task in (tasks[n] for n in known)
-        ]
-        verdicts = [wrong("the row is none of the built-in skills")] * len(tasks)
-        judged = verify_many(examples, [replies[n] for n in known])
-        for n, verdict in zip(known, judged, strict=True):
-            verdicts[n] = verdict
-        return verdicts
+        runs = any(task.check.get("kind") == "python" for task in tasks)
+        with ThreadPoolExecutor(shared_sandbox().size if runs else 1) as pool:
+            return list(pool.map(self._check, tasks, replies))
+
+    def _check(self, task: Task, reply: str) -> Verdict:
+        if str(task.check.get("kind")) not in CHECKS:
+            return wrong("the row is none of the built-in skills")
+        check = dict(task.check)
+        example = Example(task.skill, task.id, "", task.reference or "", check, False)
+        try:
+            return verify(example, reply)
+        except (KeyError, TypeError, AttributeError) as error:  # the check is a person's data
+            return wrong(f"the row's check is not whole ({type(error).__name__}: {error})"[:160])
 
 
 class AcceptAll:

@@ -7,6 +7,7 @@ from there (`trainer.run_dir`). Knows processes and files; no widgets, no torch,
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -131,6 +132,22 @@ class TrainingRuns:
         aside = target.with_name(f".deleted-{target.name}-{int(time.time())}")
         target.replace(aside)
         return aside
+
+    def bring_back(self, aside: Path, target: Path) -> None:
+        """Undoes `forget`. Raises RuntimeFailure `training.taken` where another run took its
+        place."""
+        if target.exists():
+            raise RuntimeFailure(
+                "training.taken",
+                f"Another run is called {target.name} now.",
+                f"Rename it, then move {aside.name} back by hand.",
+            )
+        aside.replace(target)
+
+    def empty_aside(self) -> None:
+        """Removes what was put aside, for good; called when the window closes."""
+        for aside in self.folder.glob(".deleted-*"):
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 @dataclass

@@ -80,13 +80,17 @@ class _Look:
     events: list[TrainEvent]
     status: RunStatus
     total: int
+    bytes: int
 
 
 class RunModel(QObject):
-    """changed: something new is known. exported: a folder was written."""
+    """changed: something new is known. exported: a folder was written. discarded, restored: the
+    run was put aside, or brought back."""
 
     changed = Signal()
     exported = Signal(str)
+    discarded = Signal()
+    restored = Signal(str)  # the run's folder
 
     def __init__(self, runs: TrainingRuns, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -95,6 +99,8 @@ class RunModel(QObject):
         self.status: RunStatus | None = None
         self.watched = Watched()
         self.exporting = ""
+        self.aside: tuple[Path, Path] | None = None  # where a run was, and where it was put
+        self.bytes = 0  # of the run's folder
         self.problem: Problem | None = None
         self._tail: EventTail | None = None
         self._looking = False
@@ -132,6 +138,30 @@ class RunModel(QObject):
         path = self.path
         if path is not None and not self.alive:
             self._work.run(lambda _stop: self.runs.resume(path), lambda _: None, self._failed)
+
+    def discard(self) -> None:
+        """Puts the run that is shown aside; `undo` brings it back until the window closes."""
+        path = self.path
+        if path is None or self.alive:
+            return
+
+        def gone(aside: Path) -> None:
+            self.aside = (path, aside)
+            self.discarded.emit()
+
+        self._work.run(lambda _stop: self.runs.forget(path), gone, self._failed)
+
+    def undo(self) -> None:
+        """Brings back the run that was discarded last."""
+        if self.aside is None:
+            return
+        target, aside = self.aside
+
+        def back(_: object) -> None:
+            self.aside = None
+            self.restored.emit(str(target))
+
+        self._work.run(lambda _stop: self.runs.bring_back(aside, target), back, self._failed)
 
     def export(self, what: str, target: Path) -> None:
         """Writes what was learnt into a new folder, in a process of its own."""
@@ -178,8 +208,10 @@ class RunModel(QObject):
 
         def work(_stop: Stop) -> _Look:
             events = tail.new()
-            total = RunDir(path).spec.updates if (path / "spec.json").exists() else 0
-            return _Look(path, events, self.runs.status(path), total)
+            begun = (path / "spec.json").exists()
+            total = RunDir(path).spec.updates if begun else 0
+            size = RunDir(path).bytes if begun else 0
+            return _Look(path, events, self.runs.status(path), total, size)
 
         self._work.run(work, self._seen, self._look_failed)
 
@@ -190,7 +222,7 @@ class RunModel(QObject):
         for event in look.events:
             self.watched.add(event)
         news = bool(look.events) or look.status != self.status
-        self.status, self.watched.total = look.status, look.total
+        self.status, self.watched.total, self.bytes = look.status, look.total, look.bytes
         if news:
             self.changed.emit()
 
@@ -203,6 +235,9 @@ class RunModel(QObject):
         self.changed.emit()
 
     def close(self, until: float) -> bool:
-        """Stops watching; the run goes on."""
+        """Stops watching; the run goes on. What was discarded is removed for good."""
         self._timer.stop()
-        return self._work.close(until)
+        ended = self._work.close(until)
+        if self.aside is not None:
+            self.runs.empty_aside()
+        return ended

@@ -187,6 +187,27 @@ def test_from_a_file_of_examples_to_a_model_that_answers(
     qtbot.waitUntil(lambda: desktop.engine.state is Lifecycle.READY, timeout=60_000)
 
 
+def test_a_discarded_run_comes_back(
+    open_window, qtbot: QtBot, folders: AppFolders, tmp_path: Path
+) -> None:
+    from trainer.run_dir import RunDir
+
+    draft = Draft((str(_examples(tmp_path / "x.jsonl")),), model=str(DEMO_MODEL))
+    run = RunDir.create(folders.data / "runs" / "mine", draft.spec(), {})
+    run.beat("finished", 1, "It ran to its end.")
+    desktop = open_window(loaded=False)
+    page, model = _page(desktop), desktop.window.finetune
+    model.change(run=str(run.path))
+    page.choose(Step.KEEP)
+    qtbot.waitUntil(lambda: desktop.window.training.status is not None, timeout=10_000)
+    _click(page.keep.discard_button)
+    qtbot.waitUntil(lambda: model.draft.run == "", timeout=10_000)
+    assert not run.path.exists()
+    _click(page.keep.undo_button)
+    qtbot.waitUntil(lambda: model.draft.run == str(run.path), timeout=10_000)
+    assert run.path.exists()
+
+
 def test_a_run_that_goes_on_is_found_by_the_next_window(
     open_window, qtbot: QtBot, folders: AppFolders, tmp_path: Path
 ) -> None:

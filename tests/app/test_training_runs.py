@@ -72,6 +72,15 @@ def test_a_run_is_followed_stopped_and_found_again(tmp_path: Path) -> None:
     aside = again.forget(target)
     assert not target.exists()
     assert (aside / "spec.json").exists()
+    again.bring_back(aside, target)
+    assert again.status(target).state == "stopped"
+    aside = again.forget(target)
+    RunDir.create(target, SPEC, {})
+    with pytest.raises(RuntimeFailure, match=r"training\.taken"):
+        again.bring_back(aside, target)
+    again.empty_aside()
+    assert not aside.exists()
+    assert target.exists()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is posix's")

@@ -14,6 +14,7 @@ from app.models.finetune import FinetuneModel
 from app.models.finetune_run import RunModel
 from app.ui.finetune.step_page import StepPage
 from app.ui.model_parts import ProblemCard, button, put, row, text_label
+from app.ui.model_words import size
 from app.ui.theme import Theme
 
 
@@ -58,6 +59,16 @@ class KeepStep(StepPage):
         for part in (self.state, self.problem):
             card.inside.addWidget(part)
         card.inside.addLayout(row(self.write_button, self.use_button, None))
+        away = self.card(self.tr("Or let it go"))
+        self.room = text_label("muted")
+        self.discard_button = button(self.tr("Discard this run"))
+        self.undo_button = button(self.tr("Undo"), self.tr("Bring the discarded run back"))
+        away.inside.addWidget(self.room)
+        away.inside.addLayout(row(self.discard_button, self.undo_button, None))
+        self.discard_button.clicked.connect(run.discard)
+        self.undo_button.clicked.connect(run.undo)
+        run.discarded.connect(lambda: model.change(run=""))
+        run.restored.connect(lambda folder: model.change(run=folder))
         self.column.addStretch(1)
         self.write_button.clicked.connect(self._write)
         self.use_button.clicked.connect(lambda: self.use_pressed.emit(self._made))
@@ -79,6 +90,17 @@ class KeepStep(StepPage):
         elif saved:
             words = self.tr("A README.md is written beside it: base, data, figures, recipe.")
         put(self.state, words)
+        self.discard_button.setVisible(run.path is not None and not run.alive)
+        self.undo_button.setVisible(run.aside is not None)
+        room = self.tr("This run takes {0} on the disk.").format(size(run.bytes))
+        if run.path is None:
+            room = self.tr("No run is shown.")
+        if run.aside is not None:
+            name = run.aside[0].name
+            room = self.tr("{0} was discarded; it can come back until the window closes.").format(
+                name
+            )
+        put(self.room, room)
         self.use_button.setVisible(bool(self._made) and "adapter" not in Path(self._made).name)
         self.problem.setVisible(run.problem is not None)
         if run.problem is not None:

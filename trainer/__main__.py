@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
 
 from engine.errors import UnblurError
@@ -22,10 +24,16 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status: 0, 1 for an error, 3 for a run that was stopped before its end."""
     args = parser().parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a console of few characters is no reason to fail
     try:
         return args.do(args)
     except UnblurError as error:
         print(error, file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # whoever read the output has gone, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         print("Stopped. What was saved is kept.", file=sys.stderr)

@@ -100,7 +100,8 @@ def words(report: DataReport, colours: bool) -> Iterator[str]:
     counts, split = report.counts, report.split
     for name, layout in zip(report.files, report.layouts, strict=True):
         yield f"{name}: {layout}"
-    yield f"{counts.rows} rows: {counts.tasks} usable, {counts.bad} not"
+    number = "1 row" if counts.rows == 1 else f"{counts.rows} rows"
+    yield f"{number}: {counts.tasks} usable, {counts.bad} not"
     disputed = f"{counts.disputed} prompts with different answers"
     yield f"{counts.answered} with an answer, {counts.repeated} repeated, {disputed}"
     yield f"{split.train} train, {split.valid} validate, {split.overlap} on both sides"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -296,6 +297,22 @@ def test_data_check_refuses_in_a_sentence(
     file = write(tmp_path / "x.jsonl", *sums(3))
     assert main(["data", "check", file, *arguments]) == 1
     assert f"[{code}" in capsys.readouterr().err
+
+
+def test_data_check_bears_a_reader_that_leaves_and_a_console_of_few_characters(
+    tmp_path: Path,
+) -> None:
+    file = write(tmp_path / "x.jsonl", *sums(60))
+    command = [sys.executable, "-m", "trainer", "data", "check", file, "--model", str(DEMO)]
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUNBUFFERED": "1"}
+    answer = subprocess.run(command, cwd=root, env=environment, capture_output=True, check=True)
+    assert b"?Answer: 1<|role_end|>?" in answer.stdout
+    reading, writing = os.pipe()
+    os.close(reading)
+    gone = subprocess.run(command, cwd=root, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (gone.returncode, gone.stderr) == (1, b"")
 
 
 def test_a_check_needs_no_torch(tmp_path: Path) -> None:

@@ -228,7 +228,10 @@ def _template(encoder: ModelEncoder, measured: _Measured) -> Template:
         for task, _ in measured.encoded[:LANGUAGE_ROWS]
         for text in (*(m.content for m in task.messages), task.reference or "")
     ]
-    tokens = sum(len(encoded.ids) for _, encoded in measured.encoded[:LANGUAGE_ROWS])
+    tokens = sum(
+        len(encoded.ids) - _template_tokens(encoder, task)
+        for task, encoded in measured.encoded[:LANGUAGE_ROWS]
+    )
     return Template(
         model=encoder.name,
         family=encoder.title,
@@ -236,6 +239,16 @@ def _template(encoder: ModelEncoder, measured: _Measured) -> Template:
         scripts=scripts_of(texts),
         characters_per_token=round(sum(map(len, texts)) / max(1, tokens), 2),
     )
+
+
+def _template_tokens(encoder: ModelEncoder, task: Task) -> int:
+    """How many of a task's tokens the template adds."""
+    bare = tuple(Message(message.role, "") for message in task.messages)
+    try:
+        around = encoder.encode(Task(task.id, bare, None if task.reference is None else ""))
+    except RequestError:  # a template that takes no empty message
+        return 0
+    return len(around.ids)
 
 
 def scripts_of(texts: Sequence[str]) -> dict[str, float]:
@@ -254,6 +267,10 @@ def _seen(encoder: ModelEncoder, task: Task, encoded: EncodedTask) -> SeenRow:
     return SeenRow(task.id, tokens, encoded.prompt, encoded.trained)
 
 
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
+
+
 def _row_findings(loaded: Loaded, counts: Counts, split: Split) -> list[Finding]:
     found: list[Finding] = []
 
@@ -261,26 +278,29 @@ def _row_findings(loaded: Loaded, counts: Counts, split: Split) -> list[Finding]
         found.append(Finding("warn", code, message, action))
 
     if not split.train:
-        words = f"{counts.tasks} rows leave nothing to train on beside validation."
+        words = f"{_rows(counts.tasks)}: nothing is left to train on beside validation."
         action = "Give more rows, or a smaller validation share."
         found.append(Finding("stop", "data.too_few", words, action))
     if counts.bad:
-        words = f"{counts.bad} of {counts.rows} rows cannot be used. The first: {loaded.bad[0]}."
+        words = f"Of {_rows(counts.rows)}, {counts.bad} cannot be used. The first: {loaded.bad[0]}."
         warn("data.bad_rows", words, "Correct them, or go on without them.")
     if counts.left_out:
         words = f"{counts.tasks} rows, drawn from all, are kept; {counts.left_out} more are not."
         warn("data.left_out", words, "Nothing needs to be done.")
     if counts.repeated:
-        words = f"{counts.repeated} rows repeat an earlier one; they count more often."
+        words = f"Repeats of an earlier row: {counts.repeated}. What is repeated counts more often."
         warn("data.repeated", words, "Remove them, unless this is meant.")
     if counts.disputed:
         words = f"{counts.disputed} prompts stand there with different answers."
         warn("data.disputed", words, "See whether all of these answers are right.")
     if counts.answered < counts.tasks:
-        words = f"{counts.tasks - counts.answered} rows have no answer."
+        words = f"{_rows(counts.tasks - counts.answered)} without an answer."
         warn("data.unanswered", words, "They can be made faster, but not be taught.")
+    if split.train and not split.valid:
+        words = "No row is left for validation, so a run could not tell whether it got worse."
+        warn("data.no_validation", words, "Give more rows, or a larger validation share.")
     if counts.tasks < FEW:
-        words = f"There are {counts.tasks} rows: held-out figures will be rough."
+        words = f"Only {_rows(counts.tasks)}: held-out figures will be rough."
         warn("data.few", words, "Some hundreds of rows say more.")
     if split.valid and split.near * 2 > split.valid:
         words = (
@@ -296,7 +316,7 @@ def _model_findings(measured: _Measured, counts: Counts) -> list[Finding]:
     unfit, truncated = len(measured.unfit), len(measured.truncated)
     taught = sum(encoded.trained > 0 for _, encoded in measured.encoded) - truncated
     if not measured.encoded:
-        words = f"None of the {unfit} rows measured can be asked. The first: {measured.unfit[0]}."
+        words = f"Of {_rows(unfit)}, none can be asked. The first: {measured.unfit[0]}."
         action = "Give shorter prompts, a longer window, or another model."
         found.append(Finding("stop", "data.nothing_fits", words, action))
     elif counts.answered and not taught:
@@ -304,7 +324,7 @@ def _model_findings(measured: _Measured, counts: Counts) -> list[Finding]:
         action = "Give shorter rows or a longer window, or train for speed alone."
         found.append(Finding("stop", "data.nothing_trained", words, action))
     if measured.encoded and unfit:
-        words = f"{unfit} rows cannot be asked and are left out. The first: {measured.unfit[0]}."
+        words = f"Left out, as it cannot be asked: {_rows(unfit)}. The first: {measured.unfit[0]}."
         found.append(Finding("warn", "data.unfit", words, "Shorten them, or go on without them."))
     if truncated and taught:
         first = measured.truncated[0]

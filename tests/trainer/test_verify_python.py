@@ -268,3 +268,12 @@ def test_the_filter_program_jumps_to_where_it_says(machine: str) -> None:
         assert outcome(call) == deny
     assert outcome(0, arch=1) == kill
     assert outcome(0x40000001) == kill
+
+
+def test_a_packaged_app_starts_no_second_window_to_check_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.frozen", True, raising=False)
+    with pytest.raises(SandboxError) as refusal:
+        Sandbox(workers=1)
+    assert refusal.value.code == "sandbox.unsupported"

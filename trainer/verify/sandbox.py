@@ -124,6 +124,12 @@ class Sandbox:
                 f"{platform.machine()}.",
                 "Use another verifier on this machine.",
             )
+        if getattr(sys, "frozen", False):  # its executable would open a second window
+            raise SandboxError(
+                "sandbox.unsupported",
+                "The packaged app has no Python of its own to check code with.",
+                "Use another verifier, or run Unblur from its source folder.",
+            )
         self.size = workers or min(16, os.cpu_count() or 1)
         self.limits = limits or Limits()
         self._all = [_Worker(judge) for _ in range(self.size)]

@@ -118,28 +118,40 @@ class TrainSpec:
 
 @dataclass(frozen=True)
 class Preset:
-    """title and summary: for people; recipe: changes to the default one; updates: of the run."""
+    """title and summary: for people; recipe: changes to the default one; updates: of the run.
+    teach_share: of them, that teach where teaching is asked for."""
 
     title: str
     summary: str
     updates: int
     recipe: Mapping[str, Any]
+    teach_share: float = 0.5
+
+    def teach(self, wanted: bool) -> int:
+        """Updates that teach."""
+        return round(self.updates * self.teach_share) if wanted else 0
 
 
 PRESETS: dict[str, Preset] = {
     "small": Preset(
         "Small",
-        "For the demo model, or a computer without a GPU: a first look within minutes.",
-        20,
+        "For the demo model and models of its size: every weight trains. Minutes without a GPU.",
+        90,
         {
-            "rollouts": 8,
-            "rows": 8,
-            "window": 16,
-            "micro_blocks": 64,
+            "trains": "all",
+            "muon": 0.002,
+            "learning_rate": 0.001,
+            "rollouts": 16,
+            "rows": 16,
+            "window": 12,
+            "micro_blocks": 48,
             "max_new_tokens": 96,
-            "learning_rate": 1e-3,
+            "residual": False,
             "teach_rate": 1.0,
+            "warmup": 2,
+            "decay": 0.05,
         },
+        0.85,
     ),
     "quick": Preset(
         "Quick",
@@ -157,9 +169,9 @@ PRESETS: dict[str, Preset] = {
 
 
 def with_preset(spec: TrainSpec, name: str, teach: bool) -> TrainSpec:
-    """A spec with a preset's recipe and length; teach: half of the updates teach reference answers
-    first. Raises KeyError for a preset there is not."""
+    """A spec with a preset's recipe and length; teach: its share of the updates teaches reference
+    answers first. Raises KeyError for a preset there is not."""
     preset = PRESETS[name]
-    changes = {**preset.recipe, "teach": preset.updates // 2 if teach else 0}
+    changes = {**preset.recipe, "teach": preset.teach(teach)}
     recipe = dataclasses.replace(spec.recipe, **changes)
     return dataclasses.replace(spec, recipe=recipe, updates=preset.updates)

@@ -63,8 +63,7 @@ class Draft:
     def recipe(self) -> Recipe:
         """Raises RequestError `recipe.value`."""
         preset = PRESETS[self.preset]
-        teach = preset.updates // 2 if self.teach else 0
-        given = {**preset.recipe, "teach": teach, **self.changes}
+        given = {**preset.recipe, "teach": preset.teach(self.teach), **self.changes}
         return replace(Recipe(), **given)
 
     def spec(self) -> TrainSpec:

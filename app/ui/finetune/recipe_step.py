@@ -50,7 +50,7 @@ class RecipeStep(StepPage):
             (
                 True,
                 self.tr("Teach it my examples, then make it fast"),
-                self.tr("The first half of the run learns your answers, the rest makes it faster."),
+                self.tr("The run first learns your answers, then makes the model faster at them."),
             ),
             (
                 False,

@@ -30,8 +30,9 @@ from app.backend.hub.ref import parse_ref
 from app.backend.hub.support import Supported
 from app.backend.judge import look_at_machine, plan_of
 from app.backend.library.scan import FolderView, LocalModel, Presence
-from app.backend.library.verify import Report, repair_plan, verify
+from app.backend.library.verify import Report, verify
 from app.backend.model_services import ModelServices, open_services
+from app.backend.repair import plan_repair
 from app.backend.transfer.download import Download, kept_bytes
 from app.backend.transfer.faults import Interrupted, gigabytes
 from app.backend.transfer.fetch import Policy
@@ -179,7 +180,7 @@ def _verify(options: argparse.Namespace, services: ModelServices) -> int:
         for model in models:
             report = verify(model, stop, _percent(f"Checking {model.name}"))
             if report.bad and options.repair:
-                plan = repair_plan(report)
+                plan = plan_repair(services, report)
                 _carried_out(Download(plan, model.root, services.tokens.get_for, Policy()))
                 report = verify(library.find(str(model.path)), stop)
             reports.append(report)

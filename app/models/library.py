@@ -16,8 +16,9 @@ from PySide6.QtCore import QObject, QTimer, Signal, Slot
 from app.backend.library.library import LibraryView, disk_use
 from app.backend.library.scan import LocalModel
 from app.backend.library.trash import Deleted
-from app.backend.library.verify import Report, repair_plan, verify
+from app.backend.library.verify import Report, verify
 from app.backend.model_services import ModelServices
+from app.backend.repair import plan_repair
 from app.backend.transfer.plan import DownloadPlan
 from app.backend.transfer.queue import Problem
 from app.backend.transfer.stop import Stop
@@ -70,6 +71,7 @@ class LibraryModel(QObject):
         self._read: dict[Path, int] = {}  # written by the checking thread, read by the timer
         self._disk = Background("library", 1, self)
         self._checker = Background("verify", 1, self)
+        self._planner = Background("repair", 1, self)  # may wait for the hub
         self._timer = QTimer(self)
         self._timer.setInterval(PROGRESS_MS)
         self._timer.timeout.connect(self._tell_progress)
@@ -141,8 +143,8 @@ class LibraryModel(QObject):
 
     def repair(self, path: Path) -> None:
         """Asks for the bad files that the last check found; see `repair_wanted`."""
-        report = self.check_of(path).report
-        if report is None:
+        services, report = self._services, self.check_of(path).report
+        if services is None or report is None:
             return
         root = report.model.root
 
@@ -151,13 +153,14 @@ class LibraryModel(QObject):
             self.check_changed.emit(path)
             self.repair_wanted.emit(plan, root)
 
-        self._disk.run(lambda _stop: repair_plan(report), then, self.failed.emit)
+        self._planner.run(lambda _stop: plan_repair(services, report), then, self.failed.emit)
 
     def close(self, until: float) -> bool:
         """See `Background.close`."""
         self._timer.stop()
-        ended = self._checker.close(until)
-        return self._disk.close(until) and ended
+        lanes = (self._checker, self._planner, self._disk)
+        ended = [lane.close(until) for lane in lanes]  # each of them, also after one that hangs
+        return all(ended)
 
     def _change(self, action: Callable[[ModelServices], object]) -> None:
         """Does something to the library, then looks at it again, also where it failed half-way."""

@@ -12,7 +12,6 @@ from PySide6.QtCore import Signal, Slot
 from PySide6.QtWidgets import QProgressBar
 
 from app.backend.hub.support import Supported
-from app.backend.library.folders import Kind
 from app.backend.library.scan import LocalModel
 from app.backend.library.verify import FileState, Report
 from app.models.copying import can_copy
@@ -183,7 +182,7 @@ class LibraryCard(CardFrame):
         files = plural(len(report.files), "file", "files")
         head = self.tr("Wrong: {0} of {1}.").format(len(report.bad), files)
         put(self.outcome, "\n".join((head, *named)), "wrong")
-        self.repair.setVisible(self._model.kind is not Kind.CACHE)
+        self.repair.setVisible(True)
         self.repair.setToolTip(self.tr("Fetch only these files again"))
 
     @Slot()

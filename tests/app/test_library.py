@@ -276,14 +276,6 @@ def test_verify_tells_its_progress_and_can_be_stopped(library: Library, tmp_path
         verify(model, stop)
 
 
-def test_a_cache_is_not_repaired_in_place(library: Library, tmp_path: Path) -> None:
-    snapshot = put_cached(tmp_path / "cache", "c" * 40, weights=safetensors(3000))
-    (snapshot / "config.json").resolve().write_bytes(b"changed")
-    with pytest.raises(LibraryError) as caught:
-        repair_plan(verify(only(library)))
-    assert caught.value.code == "library.not_ours"
-
-
 def test_a_repair_from_the_hub_fetches_only_the_bad_files(tmp_path: Path) -> None:
     library = Library(tmp_path / "library.json", tmp_path / "models", None)
     root = library.folders.download_to

@@ -25,7 +25,7 @@ from app.backend.hub.support import (
 )
 from app.backend.library.folders import Folder, Kind
 from app.backend.transfer.download import HIDDEN
-from app.backend.transfer.files import PICKLES, RemoteFile, is_plain_name
+from app.backend.transfer.files import PICKLES, RemoteFile, is_needed, is_plain_name
 from app.backend.transfer.plan import MANIFEST, read_manifest
 from engine.checkpoint.folder import read_json
 from engine.errors import CheckpointError
@@ -251,7 +251,7 @@ def _described(
 ) -> LocalModel:
     config, support = _config(path, files)
     read = JsonFiles(config, {}, {}, {})
-    missing = [file for file, size in files if size < 0]
+    missing = [file for file, size in files if size < 0 and is_needed(file)]
     problem = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing."
     return LocalModel(
         path=path,

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.backend.library.folders import Kind, LibraryError
+from app.backend.library.folders import LibraryError
 from app.backend.library.scan import LocalModel
-from app.backend.transfer.files import RemoteFile, hash_matches
+from app.backend.transfer.files import RemoteFile, hash_matches, is_needed
 from app.backend.transfer.plan import DownloadPlan
 from app.backend.transfer.stop import Stop
 from engine.checkpoint.tensor_file import TensorFile
@@ -48,6 +48,14 @@ class FileCheck:
 
 
 @dataclass(frozen=True)
+class Published:
+    """What a hub lists of a model at one commit."""
+
+    endpoint: str
+    files: tuple[RemoteFile, ...]
+
+
+@dataclass(frozen=True)
 class Report:
     """The outcome for a model. `bad`: the files to fetch again."""
 
@@ -69,8 +77,8 @@ def verify(
     stop: Stop | None = None,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
 ) -> Report:
-    """Reads every file once. progress(bytes read, bytes in all) is called on this thread. Works
-    without a network. Raises Interrupted."""
+    """Reads every file that is used here once: not pickles, not code. progress(bytes read, bytes in
+    all) is called on this thread. Works without a network. Raises Interrupted."""
     stop = stop or Stop()
     done = 0
 
@@ -80,28 +88,32 @@ def verify(
         done += count
         progress(done, model.size)
 
-    known = {file.path: file for file in model.hashes}
+    known = {file.path: file for file in model.hashes if is_needed(file.path)}
     checks = [_check(model, file, each) for file in known.values()]
     for name, size in model.files:
-        if name not in known and (size < 0 or name.endswith(".safetensors")):
+        named = size < 0 and is_needed(name)
+        if name not in known and (named or name.endswith(".safetensors")):
             checks.append(_check_header(model, name, size))
             each(max(size, 0))
     return Report(model, tuple(checks))
 
 
-def repair_plan(report: Report) -> DownloadPlan:
+def repair_plan(report: Report, published: Published | None = None) -> DownloadPlan:
     """What to fetch to make the model right again, for `DownloadQueue.add(plan, model.root)`.
-    Raises LibraryError where that is not possible, with what to do instead."""
+    published: what the hub lists of this version; the cache of Hugging Face's tools has hashes in
+    its links, but no sizes. Raises LibraryError where that is not possible, with what to do
+    instead."""
     model = report.model
-    if model.kind is Kind.CACHE:
-        raise LibraryError(
-            "library.not_ours",
-            f"{model.name} is in Hugging Face's cache, which is only read here.",
-            "Download it into the models folder instead.",
-        )
-    known = {file.path: file for file in model.hashes}
+    endpoint, files = (published.endpoint, published.files) if published else ("", model.hashes)
+    known = {file.path: file for file in files}
     wanted = [known[check.path] for check in report.bad if check.path in known]
     if not model.repo_id or len(wanted) != len(report.bad):
+        if published is not None:
+            raise LibraryError(
+                "library.not_published",
+                f"The hub lists other files for this version of {model.name}.",
+                "Download the model into the models folder instead.",
+            )
         raise LibraryError(
             "library.no_origin",
             f"Nobody wrote down where {model.name} came from, so it cannot be fetched again.",
@@ -114,7 +126,7 @@ def repair_plan(report: Report) -> DownloadPlan:
     return DownloadPlan(
         repo_id=model.repo_id,
         commit=model.commit,
-        endpoint=model.endpoint,
+        endpoint=endpoint or model.endpoint,
         files=tuple(wanted),
         licence=model.licence,
         into=model.path,

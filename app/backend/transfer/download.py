@@ -146,11 +146,19 @@ class Download:
                 item.unlink()
 
     def _replace_in(self, model: Path) -> Path:
-        for file in self.plan.files:
-            os.replace(self.folder / file.path, model / file.path)
-        _sync(model)
+        places = {file.path: _place_in(model, file) for file in self.plan.files}
+        for name, place in places.items():
+            place.parent.mkdir(exist_ok=True)
+            os.replace(self.folder / name, place)
+        folders = {place.parent for place in places.values()}
+        for folder in folders:
+            _sync(folder)
         shutil.rmtree(self.folder, ignore_errors=True)
         self._forget_lock()
+        if folders != {model}:  # a cache that other programs look through: nothing of ours stays
+            for folder in (self.folder.parent, self.folder.parent.parent):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
         return model
 
     def _forget_lock(self) -> None:
@@ -168,6 +176,17 @@ def kept_bytes(root: Path, plan: DownloadPlan) -> int:
     """What an earlier run has left on the disk, by file sizes alone."""
     folder = unfinished_folder(root, plan.id)
     return sum(_kept(folder, file) for file in plan.files)
+
+
+def _place_in(model: Path, file: RemoteFile) -> Path:
+    """Where a repaired file goes: to its name; in Hugging Face's cache, where the name is a link to
+    a content that is called by its hash, to that content, so that every version has it again."""
+    named = model / file.path
+    if named.is_symlink():
+        content = Path(os.path.normpath(model / os.readlink(named)))
+        if content == model.parent.parent / "blobs" / file.expected:
+            return content
+    return named
 
 
 def _kept(folder: Path, file: RemoteFile) -> int:

@@ -106,6 +106,11 @@ def is_plain_name(name: str) -> bool:
     )
 
 
+def is_needed(name: str) -> bool:
+    """Whether a model's file of this name is ever fetched or read here: not a pickle, not code."""
+    return name in _WANTED or name.endswith(".safetensors") or bool(_LEGAL.fullmatch(name))
+
+
 def needed_files(
     listing: Iterable[RemoteFile], shards: Sequence[str] | None
 ) -> tuple[RemoteFile, ...]:
@@ -126,7 +131,7 @@ def needed_files(
                 )
     if not weights or "config.json" not in files:
         raise _nothing_to_run(files)
-    small = [name for name in files if name in _WANTED or _LEGAL.fullmatch(name)]
+    small = [n for n in files if is_needed(n) and not n.endswith(".safetensors")]
     chosen = [files[name] for name in (*small, *weights)]
     return tuple(sorted(chosen, key=lambda file: (file.size, file.path)))
 

@@ -167,7 +167,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             self._resolve(self._repository(match[1]), match[2], match[3])
         elif match := re.fullmatch(r"/api/resolve-cache/models/([^/]+/[^/]+)/[^/]+/(.+)", path):
-            self._bytes(self._repository(match[1]).files[match[2]], path)
+            repository = self._repository(match[1])
+            self._bytes(repository.files[match[2]], path, {"X-Repo-Commit": repository.commit})
         elif match := re.fullmatch(r"/lfs/([^/]+/[^/]+)/(.+)", path):
             if parts.query != SIGNATURE:
                 raise NotServed(403, message="no signature")
@@ -258,7 +259,7 @@ class _Handler(BaseHTTPRequestHandler):
         if reason is not None:
             raise NotServed(403, "GatedRepo", reason)
 
-    def _bytes(self, blob: Blob, path: str) -> None:
+    def _bytes(self, blob: Blob, path: str, more: dict[str, str] | None = None) -> None:
         trouble = self.hub.trouble(path) or Trouble()
         if trouble.silence:
             self.hub.ended.wait(trouble.silence)
@@ -266,7 +267,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(trouble.status, b"", trouble.headers)
             return
         start, stop, status = 0, blob.size, 200
-        headers = {"ETag": f'"{trouble.etag or blob.etag}"', "Accept-Ranges": "bytes"}
+        headers = {"ETag": f'"{trouble.etag or blob.etag}"', "Accept-Ranges": "bytes"} | (
+            more or {}
+        )
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         if asked and not trouble.ignore_range:
             start = int(asked[1]) + trouble.shift

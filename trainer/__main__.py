@@ -8,7 +8,7 @@ import os
 import sys
 
 from engine.errors import UnblurError
-from trainer import cli_data, cli_export, cli_run
+from trainer import cli_data, cli_eval, cli_export, cli_run
 
 
 def parser() -> argparse.ArgumentParser:
@@ -17,6 +17,7 @@ def parser() -> argparse.ArgumentParser:
     commands = p.add_subparsers(required=True, metavar="COMMAND")
     cli_run.add_arguments(commands)
     cli_export.add_arguments(commands)
+    cli_eval.add_arguments(commands)
     cli_data.add_arguments(commands)
     return p
 

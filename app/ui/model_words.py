@@ -39,6 +39,8 @@ KIND_WORDS = {
 
 def size(count: int) -> str:
     """Bytes in powers of 1000."""
+    if count < 1000:
+        return plural(count, "byte", "bytes")
     if count >= 1_000_000_000:
         return f"{count / 1e9:.1f} GB"
     return f"{count / 1e6:.1f} MB" if count >= 1_000_000 else f"{count / 1e3:.1f} kB"

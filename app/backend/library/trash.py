@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import time
 import uuid
@@ -19,9 +20,9 @@ from app.backend.files import read_json_object, write_atomically
 from app.backend.library.folders import Kind, LibraryError
 from app.backend.library.scan import LocalModel
 from app.backend.transfer.download import HIDDEN
-from app.backend.transfer.files import is_plain_name
 
 NOTE = "deleted.json"
+_PART = re.compile(r"[0-9]+")  # how a part is called in the trash, whatever its own name is
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,7 @@ def delete(model: LocalModel) -> Deleted:
     place = base_of(model) / HIDDEN / "trash" / identity
     entry = Deleted(identity, model.name, model.size, time.time(), place, ())
     try:
-        parts = enumerate(_parts(model))
-        moves = tuple((path, place / f"{number} {path.name}") for number, path in parts)
+        moves = tuple((path, place / str(n)) for n, path in enumerate(_parts(model)))
         entry = replace(entry, moves=moves)
         place.mkdir(parents=True)
         _write_note(entry)
@@ -165,7 +165,7 @@ def _move(place: Path, origin: str, name: str) -> tuple[Path, Path]:
     """Where a part was and where it is. Both are written as names below the folder they belong to:
     a disk may come back under another name, and a note from elsewhere must not reach further."""
     way = PurePath(origin)
-    if way.is_absolute() or not way.parts or ".." in way.parts or not is_plain_name(name):
+    if way.is_absolute() or not way.parts or ".." in way.parts or not _PART.fullmatch(name):
         raise ValueError("leads out of its folder")
     return _base(place) / way, place / name
 

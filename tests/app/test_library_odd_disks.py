@@ -148,10 +148,14 @@ def test_a_model_of_a_folder_that_left_the_list_is_still_deleted(
     library.folders.add(tmp_path / "more")
     model = only(library)
     library.folders.remove(tmp_path / "more")
-    deleted = library.delete(model)
+    library.delete(model)
     assert not model.path.exists()
+    (deleted,) = library.deleted()  # still offered
     library.undo(deleted)
     assert model.path.is_dir()
+    library.delete(model)
+    assert library.empty_trash() == model.size
+    assert not (tmp_path / "more" / ".unblur").exists()
 
 
 def test_a_cache_whose_names_of_versions_are_no_text_can_be_deleted_from(

@@ -69,7 +69,7 @@ def test_a_deleted_model_comes_back_where_its_disk_has_another_name(
 
 @pytest.mark.parametrize(
     "move",
-    [["/etc/origin", "0 a"], ["../origin", "0 a"], ["a", "../../../../mine"], ["a"], [1, 2]],
+    [["/etc/origin", "0"], ["../origin", "0"], ["a", "../../../../mine"], ["a"], [1, 2]],
 )
 def test_a_note_of_the_trash_that_leads_out_of_its_folder_is_left_alone(
     library: Library, tmp_path: Path, move: object

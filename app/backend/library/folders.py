@@ -59,6 +59,11 @@ class FolderList:
         with self._lock:
             return tuple(self._folders)
 
+    def taken_off(self) -> tuple[Path, ...]:
+        """Folders that a person took off the list."""
+        with self._lock:
+            return tuple(sorted(self._hidden))
+
     @property
     def download_to(self) -> Path:
         """Where downloads go. The default folder is made here; a chosen one never is."""

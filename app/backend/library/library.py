@@ -118,8 +118,9 @@ class Library:
 
     def _bases(self) -> list[Path]:
         bases: list[Path] = []
-        for folder in self.folders.all():
-            bases += [folder.path, folder.path.parent]
+        listed = [folder.path for folder in self.folders.all()]
+        for path in (*listed, *self.folders.taken_off()):  # what was deleted there before is kept
+            bases += [path, path.parent]
         return list(dict.fromkeys(bases))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import huggingface_hub
+import pytest
 from hub_server import Blob
 from transfers import NAME, model_files
 
@@ -49,3 +51,13 @@ def put_cached(cache: Path, commit: str, *, weights: bytes, main: bool = False) 
 def only(library: Library) -> LocalModel:
     (model,) = library.scan().models
     return model
+
+
+def fill_cache(
+    cache: Path, endpoint: str, patterns: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the real tools leave of the tests' model in a cache."""
+    monkeypatch.setattr("tqdm.std.tqdm.monitor_interval", 0)  # no thread of their progress bars
+    huggingface_hub.snapshot_download(
+        NAME, cache_dir=cache, endpoint=endpoint, token=False, allow_patterns=patterns
+    )

@@ -9,6 +9,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 from hub_server import HubServer, Repository
+from library_models import fill_cache
 from services import services_in
 from transfers import NAME, QUICK, serving
 
@@ -29,16 +30,12 @@ def served() -> Iterator[tuple[HubServer, Repository]]:
 
 
 @pytest.fixture
-def services(tmp_path: Path, served: tuple[HubServer, Repository]) -> ModelServices:
+def services(
+    tmp_path: Path, served: tuple[HubServer, Repository], monkeypatch: pytest.MonkeyPatch
+) -> ModelServices:
     """With a cache that the real tools filled from the test hub."""
     hub, _ = served
-    huggingface_hub.snapshot_download(
-        NAME,
-        cache_dir=tmp_path / "hub",
-        endpoint=hub.endpoint,
-        token=False,
-        allow_patterns=["*.json", "*.safetensors", "LICENSE"],
-    )
+    fill_cache(tmp_path / "hub", hub.endpoint, ["*.json", "*.safetensors", "LICENSE"], monkeypatch)
     made = services_in(tmp_path / "data", hub.endpoint, tmp_path / "hub", QUICK)
     return made(lambda: None)
 
@@ -152,16 +149,13 @@ def test_without_a_network_or_a_version_a_repair_says_what_to_do_instead(
 
 
 def test_pickles_and_code_of_a_cache_are_neither_read_nor_fetched(
-    services: ModelServices, served: tuple[HubServer, Repository], tmp_path: Path
+    services: ModelServices,
+    served: tuple[HubServer, Repository],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hub, _ = served
-    huggingface_hub.snapshot_download(
-        NAME,
-        cache_dir=tmp_path / "hub",
-        endpoint=hub.endpoint,
-        token=False,
-        allow_patterns=["*.bin", "*.py"],
-    )
+    fill_cache(tmp_path / "hub", hub.endpoint, ["*.bin", "*.py"], monkeypatch)
     model = cached(services)
     (model.path / "pytorch_model.bin").resolve().write_bytes(b"spoiled")
     (model.path / "modeling_llada.py").resolve().unlink()  # its name leads nowhere now

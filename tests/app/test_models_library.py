@@ -7,10 +7,9 @@ import shutil
 import sys
 from pathlib import Path
 
-import huggingface_hub
 import pytest
 from hub_server import HubServer, Repository
-from library_models import put_model
+from library_models import fill_cache, put_model
 from models_page import library_card, models, open_page, page_of, press, settled, tiny_files
 from PySide6.QtCore import QMimeData, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QDragEnterEvent, QDropEvent
@@ -325,16 +324,9 @@ def test_a_model_of_the_fixtures_offers_a_copy_and_a_refused_one_does_not(
 def test_damaged_files_of_hugging_faces_cache_are_repaired_by_a_press(
     open_window, qtbot: QtBot, folders: AppFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tqdm.std.tqdm.monitor_interval", 0)  # no thread of the tools' own stays
     with serving(4000) as (hub, _):
         cache = tmp_path / "hub"
-        huggingface_hub.snapshot_download(
-            NAME,
-            cache_dir=cache,
-            endpoint=hub.endpoint,
-            token=False,
-            allow_patterns=["*.json", "*.safetensors"],
-        )
+        fill_cache(cache, hub.endpoint, ["*.json", "*.safetensors"], monkeypatch)
         content = next(cache.glob("models--*/snapshots/*/model.safetensors")).resolve()
         right = content.read_bytes()
         content.write_bytes(right[:-1] + b"!")

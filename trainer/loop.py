@@ -22,10 +22,10 @@ from engine.types import DecodeSettings
 from trainer.data.split import held_out
 from trainer.data.task import Task
 from trainer.events import TrainEvent
-from trainer.run_dir import RunDir
+from trainer.run_dir import Checkpoint, RunDir
+from trainer.run_life import Heart, only_here
 from trainer.spec import TrainSpec
 
-BEAT = 5.0  # seconds between signs of life while nothing else is written
 PAUSED = 0.5  # seconds between looks at the control file while paused
 NOISE = 0.01  # a lower accuracy within this is not worse: the faster one is then better
 
@@ -85,15 +85,19 @@ class Run:
         self.start: dict[str, Any] | None = None
         self.best: dict[str, Any] | None = None
         self.replay: list[Task] = list(tasks.replay or ())
-        self._beaten = 0.0
+        self._heart = Heart(folder)
         self._saved = -1
 
     def go(self, resume: bool = False) -> str:
         """Runs to the end; returns how it ended ("finished", "stopped"). Raises UnblurError after
         having said and kept everything."""
+        with only_here(self.folder), self._heart:
+            return self._whole(resume)
+
+    def _whole(self, resume: bool) -> str:
         self.folder.mend()
         self.folder.forget_asked()
-        self._beat("running", force=True)
+        self._heart.says("running", self.learner.done)
         try:
             self._begin(resume)
             ended = self._updates()
@@ -107,24 +111,46 @@ class Run:
             failure = _no_memory()
             self._failed(failure)
             raise failure from error
+        except KeyboardInterrupt:  # an update may be half done: what is saved stays as it was
+            self._state("stopped", f"It was interrupted; update {max(0, self._saved)} is saved.")
+            raise
+        except Exception as error:
+            self._failed(_unforeseen(error))
+            raise
         return ended
 
     def _begin(self, resume: bool) -> None:
-        checkpoint = self.folder.checkpoint("last") if resume else None
-        if checkpoint is None:
+        self.folder.need_room(sum(item.nbytes for item in self.learner.state_dict().values()))
+        if not self.tasks.valid:
+            self._notice("Without validation examples nothing guards the accuracy of this run.")
+        found = self._kept_state() if resume else None
+        if found is None:
             self._state("running", "Measuring the start model.")
             self._measure_start()
             self._save()
             return
-        from safetensors.torch import load_file
-
+        checkpoint, tensors = found
         meta = checkpoint.meta
-        self.learner.load_state_dict(load_file(checkpoint.tensors))
+        self.learner.load_state_dict(tensors)
         self.start, self.best = meta["start"], meta["best"]
         self.teaching = bool(meta["teaching"])
         self.learner.micro_batch = int(meta["micro_batch"])
         self._saved = self.learner.done
         self._state("running", f"Resumed after update {self.learner.done}.")
+
+    def _kept_state(self) -> tuple[Checkpoint, dict[str, Tensor]] | None:
+        """The last checkpoint, or the best one where the last cannot be read, which is said; None
+        where nothing was saved. Raises RuntimeFailure `run.damaged`."""
+        try:
+            checkpoint = self.folder.checkpoint("last")
+            return None if checkpoint is None else (checkpoint, self.folder.tensors(checkpoint))
+        except RuntimeFailure as error:
+            checkpoint = self.folder.checkpoint("best")
+            if checkpoint is None:
+                raise
+            tensors = self.folder.tensors(checkpoint)
+            self._notice(f"{error.message} The run goes on from its best one instead.")
+            return checkpoint, tensors
 
     def _measure_start(self) -> None:
         if self.tasks.valid:
@@ -142,7 +168,7 @@ class Run:
                 return "stopped"
             figures = self._one()
             self._say("metrics", {**figures, "teaching": self.teaching})
-            self._beat("running")
+            self._heart.moved(learner.done)
             last = learner.done == spec.updates
             if learner.done % spec.guard.every == 0 or last:
                 self._check()
@@ -258,7 +284,6 @@ class Run:
             self._save()
             self._state("paused", "Paused; everything is saved.")
             while (asked := self.folder.asked()) == "pause":
-                self._beat("paused")
                 time.sleep(PAUSED)
             if asked != "stop":
                 self._state("running", "It goes on.")
@@ -276,8 +301,7 @@ class Run:
 
     def _state(self, state: str, reason: str) -> None:
         self._say("state", {"state": state, "text": reason})
-        self.folder.beat(state, self.learner.done, reason)
-        self._beaten = time.monotonic()
+        self._heart.says(state, self.learner.done, reason)
 
     def _notice(self, text: str) -> None:
         self._say("notice", {"text": text})
@@ -287,11 +311,6 @@ class Run:
         self.folder.append(event)
         if self.report is not None:
             self.report(event)
-
-    def _beat(self, state: str, force: bool = False) -> None:
-        if force or time.monotonic() - self._beaten > BEAT:
-            self.folder.beat(state, self.learner.done)
-            self._beaten = time.monotonic()
 
 
 def _better(found: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
@@ -306,6 +325,16 @@ def _no_memory() -> RuntimeFailure:
         "train.out_of_memory",
         "Memory ran out even with the smallest forward. The last checkpoint is kept.",
         "Close other programs, use fewer rows, a shorter window, or a smaller model.",
+    )
+
+
+def _unforeseen(error: Exception) -> RuntimeFailure:
+    """What nothing here foresaw; the traceback goes to whoever started the run."""
+    return RuntimeFailure(
+        "train.unforeseen",
+        f"The run met an error of the program ({type(error).__name__}: {error!s:.300}). What was "
+        "saved is kept.",
+        "Resume it; if it ends so again, report it with the run's events.jsonl.",
     )
 
 

@@ -4,6 +4,7 @@
     manifest.json     base model and data with their hashes, program version, when it began
     events.jsonl      append-only; a torn last line is left out when reading
     alive.json        process, its start and its last heartbeat, and how it ended
+    lock              held by the process that works here (`trainer.run_life`)
     control           "pause", "save" or "stop", written by whoever watches
     checkpoints/      update-000010.safetensors with .json beside it; "last" and "best" name two
     replay.jsonl      the start model's own verified answers
@@ -18,6 +19,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,6 +38,7 @@ from trainer.strict_json import read, write
 
 State = Literal["running", "paused", "stopped", "finished", "failed", "crashed"]
 STALE = 90.0  # seconds without a heartbeat after which a living process is called hung
+SPARE = 16 << 20  # bytes for the journal and other small files
 
 
 @dataclass(frozen=True)
@@ -117,12 +120,15 @@ class RunDir:
 
     # Life and control.
 
-    def beat(self, state: str, update: int, reason: str = "") -> None:
-        """The process's sign of life; state "running" or "paused", or how it ended."""
+    def beat(self, state: str, update: int, reason: str = "", moved: float | None = None) -> None:
+        """The process's sign of life; state "running" or "paused", or how it ended. moved: when it
+        last came further, in seconds since the epoch; now by default."""
+        now = time.time()
         value = {
             "pid": os.getpid(),
             "started": process_start(os.getpid()),
-            "heartbeat": time.time(),
+            "heartbeat": now,
+            "moved": now if moved is None else moved,
             "state": state,
             "update": update,
             "reason": reason,
@@ -137,6 +143,7 @@ class RunDir:
             state, update = str(value["state"]), int(value["update"])
             pid, started = int(value["pid"]), value["started"]
             age = time.time() - float(value["heartbeat"])
+            still = time.time() - float(value.get("moved", value["heartbeat"]))
         except (OSError, ValueError, KeyError, TypeError):
             return RunStatus("stopped", "It has not begun.", 0, None)
         if state in ("finished", "stopped", "failed"):
@@ -146,7 +153,10 @@ class RunDir:
         if age > STALE:
             reason = f"Its process lives, but gave no sign for {age:.0f} s."
             return RunStatus("crashed", reason, update, pid)
-        return RunStatus("paused" if state == "paused" else "running", "", update, pid)
+        if state == "paused":
+            return RunStatus("paused", "", update, pid)
+        reason = f"What it does now has taken {still:.0f} s so far." if still > STALE else ""
+        return RunStatus("running", reason, update, pid)
 
     def ask(self, what: Literal["pause", "resume", "save", "stop"]) -> None:
         """Tells the process of this run to do something at its next update."""
@@ -205,12 +215,32 @@ class RunDir:
         try:
             meta = json.loads(tensors.with_suffix(".json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise RuntimeFailure(
-                "run.damaged",
-                f"The checkpoint {name} of this run cannot be read: {error}.",
-                "Resume from the other one (best or last), or start anew.",
-            ) from error
+            raise _damaged(name, error) from error
         return Checkpoint(tensors, meta)
+
+    def tensors(self, checkpoint: Checkpoint) -> dict[str, Any]:
+        """A checkpoint's tensors by name. Raises RuntimeFailure `run.damaged`."""
+        from safetensors.torch import load_file
+
+        try:
+            return load_file(checkpoint.tensors)
+        except (OSError, SafetensorError) as error:
+            raise _damaged(checkpoint.tensors.stem, error) from error
+
+    def need_room(self, checkpoint_bytes: int) -> None:
+        """Looks whether the disk holds what a run will save: the last checkpoint, the best one, and
+        one being written. Raises RuntimeFailure `train.disk`."""
+        with disk_errors(self.path):
+            kept = len(list(self.checkpoints.glob("update-*.safetensors")))
+            free = shutil.disk_usage(self.path).free
+        wanted = max(1, 3 - kept) * checkpoint_bytes + SPARE
+        if free < wanted:
+            raise RuntimeFailure(
+                "train.disk",
+                f"The run will save {wanted / 1e9:.2f} GB in {self.path}; {free / 1e9:.2f} GB are "
+                "free.",
+                "Make room, or name a folder on another disk.",
+            )
 
     def _clean(self) -> None:
         kept = set()
@@ -241,6 +271,14 @@ class RunDir:
     def bytes(self) -> int:
         """What the run takes on the disk."""
         return sum(p.stat().st_size for p in self.path.rglob("*") if p.is_file())
+
+
+def _damaged(name: str, error: Exception) -> RuntimeFailure:
+    return RuntimeFailure(
+        "run.damaged",
+        f"The checkpoint {name} of this run cannot be read: {error}.",
+        "Put the run's folder back from a copy, or start a new run.",
+    )
 
 
 @contextmanager

@@ -204,3 +204,12 @@ def test_nothing_a_hub_says_can_drive_the_terminal(
     assert "\x1b" not in said
     assert "\x9b" not in said
     assert "\nFAKE" not in said
+
+
+@pytest.mark.parametrize("address", ["foo", "http://[x", "ftp://a", "http://", "http://a:99999"])
+def test_a_mirror_that_is_no_address_is_said_before_anything_is_opened(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], address: str
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    assert main(["search", "x"]) == 1
+    assert "hub.bad_endpoint" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from datetime import datetime
 from itertools import islice
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from app.backend.hub.access import ENDPOINT, HubError, refused, unreachable
 from app.backend.hub.card import text_only
@@ -46,8 +47,20 @@ _EXPAND = ["sha", "tags", "gated", "private", "downloads", "lastModified", "conf
 
 
 def default_endpoint() -> str:
-    """The hub in use: HF_ENDPOINT names a mirror."""
-    return (os.environ.get("HF_ENDPOINT") or ENDPOINT).rstrip("/")
+    """The hub in use: HF_ENDPOINT names a mirror. Raises HubError where that is no address."""
+    endpoint = (os.environ.get("HF_ENDPOINT") or ENDPOINT).strip().rstrip("/")
+    try:
+        parts = urlsplit(endpoint)
+        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole:
+        raise HubError(
+            "hub.bad_endpoint",
+            f"HF_ENDPOINT is {printable(endpoint)!r}, which is not the address of a hub.",
+            f"Unset it, or set it to an address like {ENDPOINT}.",
+        )
+    return endpoint
 
 
 @dataclass(frozen=True)

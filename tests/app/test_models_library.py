@@ -125,6 +125,28 @@ def test_a_drive_that_is_not_there_is_absent_and_not_empty(
     assert not block.note.isVisible()
 
 
+def test_what_cannot_be_read_is_named_beside_the_models_that_can(
+    open_window, qtbot: QtBot, folders: AppFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = folders.data / "models"
+    put_model(root / "someone" / "good")
+    (root / "locked").mkdir()
+    real = Path.iterdir
+
+    def refused(path: Path):
+        if path == root / "locked":
+            raise PermissionError(13, "Permission denied")
+        return real(path)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    desktop = open_page(open_window, qtbot, folders.data)
+    library_card(desktop, qtbot, NAME)
+    block = page_of(desktop).library_section.folders.cards[root]
+    assert block.note.isVisible()
+    assert block.note.text() == "Not shown, since it cannot be read: locked."
+    settled(qtbot, desktop)
+
+
 def test_folders_can_be_dropped_on_the_page(
     open_window, qtbot: QtBot, folders: AppFolders, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ ENGINE_COMMANDS = ("generate", "inspect", "quantize")
 MODELS_COMMAND = "models"
 TRACE_COMMAND = "trace"
 SERVE_COMMAND = "serve"
+TRAINER_FLAG = "--trainer"  # how a frozen app, which has no `python -m`, starts its trainer
 NO_SCREEN = (
     "The window cannot open: there is no screen (neither DISPLAY nor WAYLAND_DISPLAY is set).\n"
     "Without one, these work: unblur generate PROMPT, and unblur --screenshot out.png"
@@ -64,6 +65,10 @@ def run(argv: Sequence[str]) -> int:
         from engine.cli import main as engine_main
 
         return engine_main(list(argv))
+    if argv and argv[0] == TRAINER_FLAG:
+        from trainer.__main__ import main as trainer_main
+
+        return trainer_main(list(argv)[1:])
     if argv and argv[0] == MODELS_COMMAND:
         from app.cli_models import main as models_main
 

@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import platform
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +19,30 @@ from engine.errors import RequestError
 from trainer.data.encoding import ModelEncoder, prompts_that_fit
 from trainer.data.readers import load_tasks
 from trainer.events import TrainEvent
-from trainer.loop import Report, Run, Tasks, split_tasks, with_replay
+from trainer.loop import LearnerLike, Report, Run, Tasks, split_tasks, with_replay
 from trainer.orl.learner import Learner
+from trainer.orl.peers import ALONE, Peers
+from trainer.parallel import on_all
 from trainer.run_dir import RunDir, file_hash
 from trainer.spec import TrainSpec
 from trainer.verify.probe import probe
 from trainer.verify.registry import make_verifier
 
+Make = Callable[[TrainSpec], LearnerLike]
 TRIED = 20  # rows that a verifier is tried on before a run
 
 
 def start(spec: TrainSpec, path: Path, report: Report | None = None) -> str:
-    """A new run in `path`. Returns how it ended; raises UnblurError."""
+    """A new run in `path`, on all processes where torchrun started several. Returns how it ended;
+    raises UnblurError."""
+    return on_all(lambda make: _start(spec, path, report, make), make_learner)
+
+
+def _start(spec: TrainSpec, path: Path, report: Report | None, make: Make) -> str:
     tasks, manifest = prepare(spec)
     # Before minutes are spent on loading: a verifier that cannot tell right from wrong.
     probe(make_verifier(spec.verifier), tasks.train[:TRIED]).refuse_useless()
-    learner = make_learner(spec)
+    learner = make(spec)
     folder = RunDir.create(path, spec, manifest)
     if manifest["bad_count"]:
         text = f"{manifest['bad_count']} rows were left out. The first: {manifest['bad_rows'][0]}."
@@ -47,6 +56,10 @@ def start(spec: TrainSpec, path: Path, report: Report | None = None) -> str:
 def resume(path: Path, report: Report | None = None) -> str:
     """Goes on with a run that was cut or stopped. Raises RequestError `run.changed` when its data
     or its base model are not what they were, `run.alive` when it is running."""
+    return on_all(lambda make: _resume(path, report, make), make_learner)
+
+
+def _resume(path: Path, report: Report | None, make: Make) -> str:
     folder = RunDir.open(path)
     spec, status = folder.spec, folder.status()
     if status.state in ("running", "paused"):
@@ -64,13 +77,14 @@ def resume(path: Path, report: Report | None = None) -> str:
         )
     replay = folder.replay()
     tasks = tasks if replay is None else with_replay(tasks, replay)
-    return Run(folder, make_learner(spec), tasks, report).go(resume=True)
+    return Run(folder, make(spec), tasks, report).go(resume=True)
 
 
-def make_learner(spec: TrainSpec) -> Learner:
+def make_learner(spec: TrainSpec, peers: Peers = ALONE) -> Learner:
     """Loads the model. Raises CheckpointError, RequestError or RuntimeFailure."""
     verifier = make_verifier(spec.verifier)
-    return Learner(Path(spec.model), spec.recipe, verifier, spec.seed, spec.updates, spec.device)
+    folder, device = Path(spec.model), spec.device
+    return Learner(folder, spec.recipe, verifier, spec.seed, spec.updates, device, peers)
 
 
 def prepare(spec: TrainSpec) -> tuple[Tasks, dict[str, Any]]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from engine.errors import RequestError
 from trainer.data.task import Task
+from trainer.orl.peers import ALONE, Peers, put_together, share
 from trainer.orl.recipe import Recipe
 from trainer.orl.rollout import Reply
 from trainer.orl.states import (
@@ -31,9 +32,11 @@ from trainer.verify.registry import Verifier
 
 @dataclass(frozen=True, eq=False)
 class Collected:
-    """pieces: what is learnt from. figures: of the rollout, see `collect`."""
+    """pieces: what this process learns from. totals: taught replies and all replies with states, of
+    all processes. figures: of the whole rollout, see `collect`."""
 
     pieces: list[Piece]
+    totals: tuple[int, int]
     figures: dict[str, float] = field(default_factory=dict)
 
 
@@ -44,14 +47,24 @@ def collect(
     tasks: Sequence[Task],
     replies: Sequence[Reply],
     recorded: Recorded,
+    peers: Peers = ALONE,
 ) -> Collected:
-    """tasks: one a reply, `recipe.group` of the same in a row.
+    """tasks: one a reply, `recipe.group` of the same in a row, of all processes; replies and
+    recorded: of this one's share of them.
 
     Figures: those of `rollout_figures`, and how many replies and references teach.
     """
-    texts = [student.text(reply.ids) for reply in replies]
-    verdicts = verifier.check_many(tasks, texts)
-    passed = [bool(verdict.ok) for verdict in verdicts]
+    own = share(len(tasks), peers.rank, peers.size, recipe.group)
+
+    def judge() -> tuple[list[Reply], list[bool]]:
+        texts = [student.text(reply.ids) for reply in replies]
+        verdicts = verifier.check_many([tasks[n] for n in own], texts)
+        return list(replies), [bool(verdict.ok) for verdict in verdicts]
+
+    parts = peers.together(judge)
+    replies = put_together([part for part, _ in parts], recipe.group)
+    passed = put_together([part for _, part in parts], recipe.group)
+    local = {n: row for row, n in enumerate(own)}
     pieces: list[Piece] = []
     skills: list[str] = []
     rng = np.random.default_rng(len(replies) + int(sum(reply.forwards for reply in replies)))
@@ -59,21 +72,27 @@ def collect(
     references = 0
     for first in range(0, len(replies), recipe.group):
         group = range(first, min(first + recipe.group, len(replies)))
-        for piece in _of_group(student, recipe, group, replies, passed, recorded):
-            pieces.append(piece)
-            skills.append(tasks[first].skill)
+        found: list[Piece] = []
+        if first in local:
+            shift = local[first] - first
+            found = _of_group(student, recipe, group, replies, passed, recorded, shift)
         task = tasks[first]
         if references < allowed and not any(passed[n] for n in group) and task.reference:
-            piece = _reference(student, task, rng)
+            piece = _reference(student, task, rng)  # drawn everywhere: all draws stay the same
             if piece is not None:
                 references += 1
-                pieces.append(piece)
-                skills.append(task.skill)
+                found += [piece] if first in local else []
+        pieces += found
+        skills += [task.skill] * len(found)
+    mine = [(p.taught, bool(p.states), skill) for p, skill in zip(pieces, skills, strict=True)]
+    everyone = [one for part in peers.together(lambda: mine) for one in part]
     if recipe.balanced:
-        balance(pieces, skills)
-    taught = sum(piece.taught for piece in pieces) - references
+        balance(pieces, skills, [skill for taught, _, skill in everyone if taught])
+    with_states = [taught for taught, states, _ in everyone if states]
+    taught = sum(taught for taught, _, _ in everyone) - references
     counts = {"taught": float(taught), "references": float(references)}
-    return Collected(pieces, {**rollout_figures(replies, passed), **counts})
+    figures = {**rollout_figures(replies, passed), **counts}
+    return Collected(pieces, (sum(with_states), len(with_states)), figures)
 
 
 def _of_group(
@@ -83,7 +102,9 @@ def _of_group(
     replies: Sequence[Reply],
     passed: Sequence[bool],
     recorded: Recorded,
+    shift: int,
 ) -> list[Piece]:
+    """shift: from a reply's number to its row in `recorded`."""
     mask_id = student.spec.mask_token_id
     assert mask_id is not None
     teaches = [passed[n] for n in group]
@@ -105,7 +126,7 @@ def _of_group(
             agreement = agreement_of(answers, right.index(n))
         prompt, tokens = len(reply.prompt), (*reply.prompt, *reply.ids)
         states = states_of(
-            recorded, n, prompt, len(tokens), mask_id, recipe.states_per_block, agreement
+            recorded, n + shift, prompt, len(tokens), mask_id, recipe.states_per_block, agreement
         )
         if states:
             pieces.append(Piece(np.array(tokens, dtype=np.int32), states, taught))
@@ -123,9 +144,11 @@ def _reference(student: Student, task: Task, rng: np.random.Generator) -> Piece 
     return Piece(ids, reference_states(ids, prompt, length, mask_id, rng))
 
 
-def references_alone(student: Student, tasks: Sequence[Task], seed: tuple[int, ...]) -> Collected:
-    """Every task's reference answer as a piece. Raises RequestError `train.no_reference` without
-    any that fits."""
+def references_alone(
+    student: Student, tasks: Sequence[Task], seed: tuple[int, ...], peers: Peers = ALONE
+) -> Collected:
+    """Every task's reference answer as a piece, this process's share of them. Raises RequestError
+    `train.no_reference` without any that fits."""
     rng = np.random.default_rng((*seed, 2))
     pieces = [
         piece
@@ -138,7 +161,10 @@ def references_alone(student: Student, tasks: Sequence[Task], seed: tuple[int, .
             "None of these examples has a reference answer that fits the window.",
             "Give answers in the data, or train without teaching first.",
         )
-    return Collected(pieces)
+    with_states = sum(bool(piece.states) for piece in pieces)
+    own = share(len(pieces), peers.rank, peers.size)
+    figures = {"references": float(len(pieces))}
+    return Collected([pieces[n] for n in own], (with_states, with_states), figures)
 
 
 def rollout_figures(replies: Sequence[Reply], passed: Sequence[bool]) -> dict[str, float]:

@@ -8,7 +8,7 @@ Knows the order of these and the numbers they give. Where runs, files and schedu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from engine.types import DecodeSettings
 from trainer.data.task import Task
 from trainer.orl.collect import Collected, collect, references_alone, rollout_figures
 from trainer.orl.packing import pack
+from trainer.orl.peers import ALONE, Peers, put_together, share
 from trainer.orl.recipe import Recipe
 from trainer.orl.replay import Replay
 from trainer.orl.rollout import Reply, Roller, drawn_settings
@@ -29,13 +30,12 @@ from trainer.orl.states import Recorded
 from trainer.orl.student import RESIDUAL, Student
 from trainer.verify.registry import Verifier
 
-Reduce = Callable[[list[Tensor]], None]
 SLOTS = 320  # turns of a rollout whose states are kept
 
 
 class Learner:
     """seed: of everything drawn. updates: of the whole run, for the learning rate's schedule.
-    reduce: averages gradients over processes, in place."""
+    peers: the processes that share the work of every call; all are called alike."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class Learner:
         seed: int,
         updates: int,
         device: str | None = None,
-        reduce: Reduce | None = None,
+        peers: Peers = ALONE,
     ) -> None:
         self.recipe, self.verifier = recipe, verifier
-        self.seed, self.updates, self.reduce = seed, updates, reduce
+        self.seed, self.updates, self.peers = seed, updates, peers
         self.student = Student(folder, recipe, device, seed)
         self.done = 0
         self.micro_blocks = recipe.micro_blocks
@@ -85,11 +85,11 @@ class Learner:
         the frozen model anchoring what it was sure of. Raises RequestError `train.no_reference`
         when no task has one that fits."""
         began = time.perf_counter()
-        collected = references_alone(self.student, tasks, (self.seed, self.done))
+        collected = references_alone(self.student, tasks, (self.seed, self.done), self.peers)
         self._kept = None
         figures = self._learn(collected, self.recipe.teach_rate)
         self.done += 1
-        figures |= {"references": float(len(collected.pieces)), "seconds_rollout": 0.0}
+        figures |= {**collected.figures, "seconds_rollout": 0.0}
         figures["seconds_update"] = time.perf_counter() - began
         return figures
 
@@ -99,22 +99,32 @@ class Learner:
         rng = np.random.default_rng((self.seed, self.done, 1))
         prompts = list(tasks)[: max(1, self.recipe.rollouts // self.recipe.group)]
         repeated = [task for task in prompts for _ in range(self.recipe.group)]
-        replies, recorded = self.roll(repeated, rng)
-        assert recorded is not None
-        collected = collect(self.student, self.recipe, self.verifier, repeated, replies, recorded)
+        parts: list[tuple[list[Reply], Recorded]] = []
+
+        def work() -> None:
+            parts.append(self._roll(repeated, rng))
+
+        self.peers.together(work)
+        replies, recorded = parts[0]
+        collected = collect(
+            self.student, self.recipe, self.verifier, repeated, replies, recorded, self.peers
+        )
         self._kept = collected
         return collected, dict(collected.figures)
 
-    def roll(
+    def _roll(
         self, tasks: Sequence[Task], rng: np.random.Generator
-    ) -> tuple[list[Reply], Recorded | None]:
-        """Fresh replies to tasks and their recorded states."""
+    ) -> tuple[list[Reply], Recorded]:
+        """Fresh replies to this process's share of the tasks, and their recorded states."""
         r = self.recipe
         settings = drawn_settings(
             self.student.spec.defaults, len(tasks), r.group, r.thresholds, r.temperature, rng
         )
-        prompts = [self.student.tokenizer.encode_chat(task.messages) for task in tasks]
-        return self.roller.run(prompts, settings, r.max_new_tokens)
+        own = share(len(tasks), self.peers.rank, self.peers.size, r.group)
+        prompts = [self.student.tokenizer.encode_chat(tasks[n].messages) for n in own]
+        replies, recorded = self.roller.run(prompts, [settings[n] for n in own], r.max_new_tokens)
+        assert recorded is not None
+        return replies, recorded
 
     @property
     def roller(self) -> Roller:
@@ -127,27 +137,38 @@ class Learner:
         return self._roller
 
     def _learn(self, collected: Collected, factor: float = 1.0) -> dict[str, float]:
-        student, recipe = self.student, self.recipe
-        pieces = [piece for piece in collected.pieces if piece.states]
-        if not any(piece.taught for piece in pieces):
+        if not collected.totals[0]:
             return {"loss": 0.0, "grad_norm": 0.0, "updated": 0.0}
-        windows = max(1, self.micro_blocks // recipe.window)
-        length, mask_id = student.spec.block_length, student.spec.mask_token_id
-        assert mask_id is not None
-        forwards, lost = pack(pieces, recipe.window, windows, length, mask_id)
-        sums: dict[str, float] = {"lost_states": float(lost)}
-        for packed in forwards:
-            for name, value in self._replay.gradient(packed, self.roller.tap).items():
-                sums[name] = sums.get(name, 0.0) + value
-        self._carried += any(len(packed.source) for packed in forwards)
+        student, recipe = self.student, self.recipe
+        sums: dict[str, float] = {}
+        parts = self.peers.together(lambda: self._gradients(collected))
+        for name, value in (item for part in parts for item in part.items()):
+            sums[name] = sums.get(name, 0.0) + value
+        self._carried += sums.pop("carried") > 0
+        if self.peers.size > 1:
+            self.peers.add_up(student.trained.gradients())
         self._check_moving()
-        if self.reduce is not None:
-            self.reduce(student.trained.gradients())
         norm = student.trained.step(factor * recipe.rate(self.done, self.updates))
         count = max(1.0, sums.pop("positions", 1.0))
         for name in ("gate_share", "entropy"):
             sums[name] = sums.get(name, 0.0) / count
         return {**sums, "grad_norm": norm, "updated": 1.0}
+
+    def _gradients(self, collected: Collected) -> dict[str, float]:
+        """Adds this process's share of the gradient up; its share of every figure."""
+        student, recipe = self.student, self.recipe
+        student.trained.drop_gradients()  # of an update that memory did not suffice for
+        pieces = [piece for piece in collected.pieces if piece.states]
+        windows = max(1, self.micro_blocks // recipe.window)
+        length, mask_id = student.spec.block_length, student.spec.mask_token_id
+        assert mask_id is not None
+        forwards, lost = pack(pieces, recipe.window, windows, length, mask_id, collected.totals)
+        sums: dict[str, float] = {"lost_states": float(lost)}
+        for packed in forwards:
+            for name, value in self._replay.gradient(packed, self.roller.tap).items():
+                sums[name] = sums.get(name, 0.0) + value
+        sums["carried"] = float(any(len(packed.source) for packed in forwards))
+        return sums
 
     def _check_moving(self) -> None:
         """Every tensor that trains must get a gradient: at the first update, or, behind an output
@@ -173,12 +194,21 @@ class Learner:
         what a run replays against forgetting."""
         replies = self.evaluate(tasks, settings)
         texts = [self.text(reply) for reply in replies]
-        verdicts = self.verifier.check_many(tasks, texts)
         return [
             replace(task, reference=text)
-            for task, text, verdict in zip(tasks, texts, verdicts, strict=True)
-            if verdict.ok
+            for task, text, ok in zip(tasks, texts, self._passed(tasks, texts), strict=True)
+            if ok
         ]
+
+    def _passed(self, tasks: Sequence[Task], texts: Sequence[str]) -> list[bool]:
+        """Which replies verify; every process judges its share."""
+        own = share(len(tasks), self.peers.rank, self.peers.size)
+
+        def work() -> list[bool]:
+            verdicts = self.verifier.check_many([tasks[n] for n in own], [texts[n] for n in own])
+            return [bool(verdict.ok) for verdict in verdicts]
+
+        return put_together(self.peers.together(work))
 
     def evaluate(
         self, tasks: Sequence[Task], settings: DecodeSettings, max_new_tokens: int | None = None
@@ -186,17 +216,20 @@ class Learner:
         """Replies to tasks in order, as the model is now."""
         self._kept = None  # its states are overwritten
         limit = max_new_tokens or self.recipe.max_new_tokens
-        prompts = [self.student.tokenizer.encode_chat(task.messages) for task in tasks]
-        replies, _ = self.roller.run(prompts, [settings] * len(prompts), limit, record=False)
-        return replies
+        own = share(len(tasks), self.peers.rank, self.peers.size)
+
+        def work() -> list[Reply]:
+            prompts = [self.student.tokenizer.encode_chat(tasks[n].messages) for n in own]
+            return self.roller.run(prompts, [settings] * len(own), limit, record=False)[0]
+
+        return put_together(self.peers.together(work))
 
     def measure(self, tasks: Sequence[Task], settings: DecodeSettings) -> dict[str, Any]:
         """Figures of the model as it is now on tasks, and two samples: accuracy, tpf,
         share_of_ceiling, forwards, tokens."""
         replies = self.evaluate(tasks, settings)
         texts = [self.text(reply) for reply in replies]
-        verdicts = self.verifier.check_many(tasks, texts)
-        passed = [bool(verdict.ok) for verdict in verdicts]
+        passed = self._passed(tasks, texts)
         wanted = ("accuracy", "tpf", "share_of_ceiling", "forwards", "tokens")
         figures = rollout_figures(replies, passed)
         samples = [

@@ -62,14 +62,22 @@ class _Part:
 
 
 def pack(
-    pieces: Sequence[Piece], window: int, windows: int, length: int, mask_id: int
+    pieces: Sequence[Piece],
+    window: int,
+    windows: int,
+    length: int,
+    mask_id: int,
+    totals: tuple[int, int] | None = None,
 ) -> tuple[list[Packed], int]:
     """Forwards of at most `windows` windows that hold all the pieces' states, longest first, each
     where it leaves least room; and how many states fit nowhere (their clean blocks fill a window).
 
-    Weights are normalised so that all forwards' losses sum to the mean over replies.
+    Weights are normalised so that all forwards' losses sum to the mean over replies. totals: taught
+    replies and all replies that the mean is over, where other processes have more of them.
     """
     parts, lost = _parts(pieces, window)
+    if not parts:
+        return [], lost
     parts.sort(key=lambda part: -part.size)
     bins: list[list[_Part]] = []
     room: list[int] = []
@@ -82,8 +90,8 @@ def pack(
         home = min(fitting, key=lambda n: room[n])
         bins[home].append(part)
         room[home] -= part.size
-    taught = max(1, sum(piece.taught for piece in pieces))
-    shares = {id(piece): _Share(piece, taught, len(pieces)) for piece in pieces}
+    taught, replies = totals or (sum(piece.taught for piece in pieces), len(pieces))
+    shares = {id(piece): _Share(piece, max(1, taught), replies) for piece in pieces}
     # Equal forwards: the last one of a batch would otherwise be nearly empty.
     forwards = max(1, -(-len(bins) // windows))
     each = -(-len(bins) // forwards)

@@ -86,8 +86,9 @@ class Roller:
                 )
             rows.append(self._row(prompt, room, chosen))
         owners: list[list[int]] = []
-        self.stream.run(rows, (lambda held: owners.append(list(held))) if record else None)
-        if record and self.tap.full:
+        if rows:
+            self.stream.run(rows, (lambda held: owners.append(list(held))) if record else None)
+        if rows and record and self.tap.full:
             raise RequestError(
                 "train.too_many_steps",
                 f"A rollout took more than {self.slots} steps, and only so many are kept.",

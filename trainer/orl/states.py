@@ -145,10 +145,13 @@ def fastest(forwards: Sequence[int], verified: Sequence[bool]) -> list[bool]:
     return [ok and f == least for f, ok in zip(forwards, verified, strict=True)]
 
 
-def balance(pieces: Sequence[Piece], skills: Sequence[str]) -> None:
-    """Gives the taught replies of every skill the same weight together, their mean staying 1."""
+def balance(
+    pieces: Sequence[Piece], skills: Sequence[str], everyone: Sequence[str] | None = None
+) -> None:
+    """Gives the taught replies of every skill the same weight together, their mean staying 1.
+    everyone: the skill of every taught reply, where others have more of them."""
     taught = [n for n, piece in enumerate(pieces) if piece.taught]
-    names = [skills[n] for n in taught]
+    names = [skills[n] for n in taught] if everyone is None else everyone
     kinds = len(set(names))
-    for n, name in zip(taught, names, strict=True):
-        pieces[n].weight = len(taught) / (kinds * names.count(name))
+    for n in taught:
+        pieces[n].weight = len(names) / (kinds * names.count(skills[n]))

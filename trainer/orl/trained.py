@@ -70,13 +70,12 @@ class Trained:
             slot.parameter.copy_(masters[name])
 
     def gradients(self) -> list[Tensor]:
-        """In a fixed order, for a reduction over processes."""
-        return [
-            slot.parameter.grad
-            if slot.parameter.grad is not None
-            else torch.zeros_like(slot.parameter)
-            for slot in self.slots.values()
-        ]
+        """In a fixed order, the parameters' own: what is added to them counts. Zeros where there
+        were none."""
+        for slot in self.slots.values():
+            if slot.parameter.grad is None:
+                slot.parameter.grad = torch.zeros_like(slot.parameter)
+        return [slot.parameter.grad for slot in self.slots.values()]  # pyright: ignore[reportReturnType]
 
     def without_gradient(self) -> list[str]:
         """Names of tensors that got no gradient at all, or one of zeros."""

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image, ImageColor
 
 from trainer.__main__ import main
 from trainer.data.skills import generate_examples
 from trainer.evaluate import Answers, compared, report
+from trainer.pareto import COLOURS, SIZE, draw
 
 DEMO = Path(__file__).parents[2] / "assets" / "demo"
 
@@ -77,10 +79,51 @@ def test_the_command_measures_the_demo_against_itself(tmp_path: Path, capsys) ->
     out = tmp_path / "out.json"
     demo = str(DEMO)
     common = ["--rows", "4", "--window", "12", "--max-new-tokens", "96", "--device", "cpu"]
+    picture = tmp_path / "out.png"
     asked = ["--verifier", '{"kind": "demo"}', "--thresholds", "0.95", "--json", str(out)]
+    asked += ["--png", str(picture)]
     assert main(["eval", demo, "--data", str(path), "--tuned", demo, *asked, *common]) == 0
     value = json.loads(out.read_text())
     assert value["compared"][0]["tpf_ratio"] == 1.0
     assert value["measured"][0]["accuracy"] >= 0.5
+    assert set(value["pareto"]) == {"demo", "demo (tuned)"}
     assert "TPF x 1.00" in capsys.readouterr().out
+    with Image.open(picture) as image:
+        assert image.size == SIZE
     assert main(["eval", demo, "--data", str(path), "--verifier", "{"]) == 1
+
+
+def test_the_picture_puts_the_faster_model_to_the_right_and_the_better_one_above() -> None:
+    rows = [_answers("slow", [1, 1], [20, 20]), _answers("fast", [1, 0], [5, 5])]
+    found = report(rows)
+    image = np.asarray(draw(found["measured"], found["pareto"]))[60:]  # below the legend
+    spots = []
+    for colour in COLOURS[:2]:
+        hits = np.argwhere((image == ImageColor.getrgb(colour)).all(-1))
+        assert len(hits) > 100
+        spots.append(hits.mean(0))
+    (slow_y, slow_x), (fast_y, fast_x) = spots
+    assert slow_x < fast_x
+    assert slow_y < fast_y
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        (["--thresholds", "1.5"], "eval.option"),
+        (["--thresholds", "a"], "eval.option"),
+        (["--tasks", "0"], "eval.option"),
+        (["--rows", "0"], "eval.option"),
+        (["--window", "2", "--max-new-tokens", "8"], "eval.nothing"),
+        (["--verifier", '{"kind": 3}'], "spec.field"),
+        (["--tuned", "no-such-folder"], "checkpoint."),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_with_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str], code: str
+) -> None:
+    path = tmp_path / "x.jsonl"
+    row = {"prompt": "How many? " * 60, "answer": "3"}
+    path.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    assert main(["eval", str(DEMO), "--data", str(path), "--device", "cpu", *given]) == 1
+    assert f"[{code}" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import logging
 from dataclasses import asdict, dataclass, field, fields, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QObject, Signal, Slot
 
@@ -21,13 +21,13 @@ from app.backend.transfer.queue import Problem
 from app.backend.transfer.stop import Stop
 from app.models.background import Background, Task
 from engine.errors import RequestError, UnblurError
-from trainer.data.checks import CheckOptions, check_data
-from trainer.data.readers import preview
-from trainer.data.report import DataReport
 from trainer.orl.recipe import Recipe
 from trainer.run_dir import replace_file
 from trainer.spec import PRESETS, DataSpec, Guard, TrainSpec
 from trainer.verify.verifier_spec import VerifierSpec
+
+if TYPE_CHECKING:  # reading data brings in a tokenizer: not before there is data
+    from trainer.data.report import DataReport
 
 log = logging.getLogger("unblur.finetune")
 
@@ -168,6 +168,9 @@ class FinetuneModel(QObject):
         window = draft.recipe().window
 
         def work(stop: Stop) -> tuple[DataReport, tuple[str, ...], tuple[JudgeKind, ...]]:
+            from trainer.data.checks import CheckOptions, check_data
+            from trainer.data.readers import preview
+
             report = check_data(
                 draft.files,
                 draft.columns,

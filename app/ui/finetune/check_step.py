@@ -6,6 +6,7 @@ It knows the report and how it is shown. It refuses to know how it was made.
 from __future__ import annotations
 
 from html import escape
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Slot
 from PySide6.QtWidgets import QButtonGroup, QLabel, QRadioButton
@@ -14,7 +15,9 @@ from app.models.finetune import FinetuneModel
 from app.ui.finetune.step_page import StepPage, figure
 from app.ui.model_parts import put, row, text_label
 from app.ui.theme import Theme
-from trainer.data.report import DataReport, Lengths, SeenRow
+
+if TYPE_CHECKING:
+    from trainer.data.report import DataReport, Lengths, SeenRow
 
 LONGEST = 600  # characters of a row that are shown
 
@@ -73,6 +76,7 @@ class CheckStep(StepPage):
         for kind in self._model.kinds:
             if kind.key not in self.verifiers:
                 choice = QRadioButton(kind.title)
+                choice.setAccessibleName(kind.title)
                 choice.setAccessibleDescription(kind.summary)
                 choice.toggled.connect(lambda on, k=kind.key: on and self._choose(k))
                 said = text_label("muted")

@@ -69,6 +69,7 @@ class DataStep(StepPage):
         ):
             edit = QComboBox()
             edit.setAccessibleName(self.tr("Column of the {0}").format(name.lower()))
+            edit.view().setAccessibleName(edit.accessibleName())
             edit.activated.connect(self._columns_changed)
             label = text_label(wrap=False)
             label.setText(name)
@@ -80,6 +81,7 @@ class DataStep(StepPage):
         card = self.card(self.tr("Model to train"))
         self.model = QComboBox()
         self.model.setAccessibleName(self.tr("Model to train"))
+        self.model.view().setAccessibleName(self.model.accessibleName())
         self.model.activated.connect(self._model_chosen)
         card.inside.addWidget(self.model)
 

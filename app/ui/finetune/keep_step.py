@@ -44,6 +44,7 @@ class KeepStep(StepPage):
             ),
         ):
             choice = QRadioButton(name)
+            choice.setAccessibleName(name)
             choice.setAccessibleDescription(words)
             said = text_label("muted")
             said.setText(words)

@@ -127,6 +127,7 @@ class FinetunePage(QWidget):
         label.setText(self.tr("Runs"))
         self.history = QComboBox()
         self.history.setAccessibleName(self.tr("Runs"))
+        self.history.view().setAccessibleName(self.history.accessibleName())
         self.history.activated.connect(self._chosen)
         layout.addWidget(label)
         layout.addWidget(self.history)

@@ -59,6 +59,7 @@ class RecipeStep(StepPage):
             ),
         ):
             choice = QRadioButton(name)
+            choice.setAccessibleName(name)
             choice.setAccessibleDescription(words)
             choice.toggled.connect(lambda on, t=teach: on and self._set(teach=t))
             said = text_label("muted")
@@ -74,6 +75,7 @@ class RecipeStep(StepPage):
         self.presets: dict[str, QRadioButton] = {}
         for key, preset in PRESETS.items():
             choice = QRadioButton(self.tr("{0}: {1} updates").format(preset.title, preset.updates))
+            choice.setAccessibleName(preset.title)
             choice.setAccessibleDescription(preset.summary)
             choice.toggled.connect(lambda on, k=key: on and self._set(preset=k))
             said = text_label("muted")

@@ -85,6 +85,7 @@ class ForkPanel(QFrame):
         self.editing.setSpecialValueText(self.tr("off"))
         self.temperature = self._number(self.tr("Temperature"), 0.0, 10.0)
         self.run_button = QPushButton(self.tr("Continue from here"), self)
+        self.run_button.setAccessibleName(self.tr("Continue from here"))
         self.run_button.setProperty("kind", "primary")
         self.run_button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.run_button.clicked.connect(self._run)

@@ -59,6 +59,7 @@ class WhyPanel(QFrame):
         self.reach.mark(self._reach)
         self.reach.chosen.connect(self._choose_reach)
         self.button = QPushButton(self.tr("Ask the model"), self)
+        self.button.setAccessibleName(self.tr("Ask the model"))
         self.button.setProperty("kind", "primary")
         self.button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.button.clicked.connect(self._ask)

@@ -23,7 +23,8 @@ import os
 import threading
 import time
 import uuid
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,26 @@ class Figures:
 
 
 @dataclass(frozen=True)
+class Made:
+    """What made an answer: with the same of everything it can be made again.
+
+    model: its name. source: the folder it was loaded from. revision: the published version of its
+    files, "" when that is not known. path: which runtime and kernels ran
+    (`engine.types.Started.path`). settings: `engine.types.DecodeSettings` as plain values, the seed
+    among them.
+    """
+
+    model: str
+    source: str
+    revision: str
+    quantisation: str
+    device: str
+    path: str
+    max_new_tokens: int
+    settings: Mapping[str, object]
+
+
+@dataclass(frozen=True)
 class ChatMessage:
     """One message. `text` is its exact source. `reason` is why an answer ended
     (`engine.types.StopReason`).
@@ -99,22 +120,27 @@ class ChatMessage:
     reason: str = ""
     figures: Figures | None = None
     failure: Failure | None = None
+    made: Made | None = None
 
 
 @dataclass(frozen=True)
 class Conversation:
+    """messages: the branch that is shown. siblings: for each of them that was edited or asked
+    again, the ids of all its versions, oldest first. name: a title that a person gave.
+    """
+
     id: str
     created: float
     messages: tuple[ChatMessage, ...] = ()
+    siblings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    name: str = ""
+    pinned: bool = False
 
     @property
     def title(self) -> str:
-        """The first line of the first prompt, shortened; never empty."""
-        for message in self.messages:
-            begins = message.text[:2000].split("\n") if message.role == "user" else []
-            for line in filter(None, map(str.strip, begins)):
-                return line if len(line) <= 60 else line[:59].rstrip() + "…"
-        return "New chat"
+        """The name it was given, or the first line of its first prompt, shortened; never empty."""
+        first = next((m.text for m in self.messages if m.role == "user" and m.text.strip()), "")
+        return self.name or title_of(first) or "New chat"
 
     def with_message(self, message: ChatMessage) -> Conversation:
         """The same conversation with `message` replaced (same id) or appended."""
@@ -122,6 +148,13 @@ class Conversation:
         if all(m.id != message.id for m in self.messages):
             kept += (message,)
         return replace(self, messages=kept)
+
+
+def title_of(prompt: str) -> str:
+    """The first line of a prompt, shortened, "" when there is none."""
+    for line in filter(None, map(str.strip, prompt[:2000].split("\n"))):
+        return line if len(line) <= 60 else line[:59].rstrip() + "…"
+    return ""
 
 
 def new_id() -> str:
@@ -205,7 +238,7 @@ class Journal:
         found: list[Conversation] = []
         for path in self.folder.glob("*.jsonl"):
             try:
-                conversation = _read(path) if path.is_file() else None
+                conversation = read_journal(path) if path.is_file() else None
             except OSError as error:
                 log.warning("conversation %s cannot be read: %s", path.name, error)
                 continue
@@ -256,7 +289,7 @@ def _common_prefix(a: str, b: str) -> int:
     return next(i for i, pair in enumerate(zip(a, b + "\0", strict=False)) if pair[0] != pair[1])
 
 
-def _read(path: Path) -> Conversation:
+def read_journal(path: Path) -> Conversation:
     conversation = Conversation(id=path.stem, created=path.stat().st_mtime)
     for number, raw in enumerate(path.read_bytes().split(b"\n"), start=1):
         if not raw.strip():

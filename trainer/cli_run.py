@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from engine.errors import RequestError
 from trainer.events import TrainEvent
 from trainer.run_dir import RunDir, all_runs
 from trainer.spec import TrainSpec
@@ -86,6 +87,9 @@ def words(event: TrainEvent) -> str:
         names = ("loss", "accuracy", "tpf", "grad_norm")
         found = [f"{n} {data[n]:.4g}" for n in names if isinstance(data.get(n), float)]
         kind = "taught" if data.get("teaching") else "ORL"
+        left = data.get("seconds_left")
+        if isinstance(left, float):
+            found.append(f"about {left / 60:.0f} min left" if left >= 90 else f"{left:.0f} s left")
         return f"{event.update:5d}  {kind:6}  " + "  ".join(found)
     if event.kind == "validation":
         return (
@@ -103,11 +107,20 @@ def _runs(args: argparse.Namespace) -> int:
         rows = [_row(run) for run in all_runs(args.folder)]
         if args.json:
             print(json.dumps(rows, indent=1))
+        elif not rows:
+            print(f"There are no runs in {args.folder}.")
         for row in () if args.json else rows:
             print(f"{row['name']:32} {row['state']:9} {row['update']:5d}  {row['reason']}")
         return 0
     run = RunDir.open(args.folder)
     if args.what != "show":
+        status = run.status()
+        if status.pid is None:
+            raise RequestError(
+                "run.not_going",
+                f"{args.folder.name} is {status.state}: nobody would follow. {status.reason}",
+                "Resume it first: python -m trainer resume FOLDER.",
+            )
         run.ask(args.what)
         print(f"Told {args.folder.name} to {args.what}; it follows after the update it is in.")
         return 0

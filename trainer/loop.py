@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,6 +87,7 @@ class Run:
         self.best: dict[str, Any] | None = None
         self.replay: list[Task] = list(tasks.replay or ())
         self._heart = Heart(folder)
+        self._ends: deque[float] = deque(maxlen=20)  # when the last updates were done
         self._saved = -1
 
     def go(self, resume: bool = False) -> str:
@@ -167,7 +169,7 @@ class Run:
             if self._stop_asked():
                 return "stopped"
             figures = self._one()
-            self._say("metrics", {**figures, "teaching": self.teaching})
+            self._say("metrics", {**figures, "teaching": self.teaching, **self._pace()})
             self._heart.moved(learner.done)
             last = learner.done == spec.updates
             if learner.done % spec.guard.every == 0 or last:
@@ -175,6 +177,14 @@ class Run:
             elif self.teaching and learner.done >= spec.recipe.teach:
                 self._stop_teaching(self._taught(None))
         return "finished"
+
+    def _pace(self) -> dict[str, float]:
+        """seconds_left, from the last updates of this process and what lay between them."""
+        self._ends.append(time.monotonic())
+        if len(self._ends) < 3:
+            return {}
+        each = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
+        return {"seconds_left": each * (self.spec.updates - self.learner.done)}
 
     def _one(self) -> dict[str, float]:
         """One update; memory that runs out halves the forward and tries again."""
@@ -285,6 +295,7 @@ class Run:
             self._state("paused", "Paused; everything is saved.")
             while (asked := self.folder.asked()) == "pause":
                 time.sleep(PAUSED)
+            self._ends.clear()  # a pause is no pace
             if asked != "stop":
                 self._state("running", "It goes on.")
         return asked == "stop"

@@ -15,6 +15,7 @@ from scripted_learner import ScriptedLearner
 from engine.errors import RequestError, RuntimeFailure
 from engine.types import Message
 from trainer import run_dir, run_life
+from trainer.__main__ import main
 from trainer.data.task import Task
 from trainer.events import TrainEvent
 from trainer.loop import Run, Tasks, split_tasks
@@ -165,3 +166,27 @@ def test_a_life_file_of_an_older_program_is_still_read(tmp_path: Path) -> None:
     del value["moved"]
     (folder.path / "alive.json").write_text(json.dumps(value))
     assert folder.status().state == "running"
+
+
+def test_a_run_says_how_long_it_will_take(tmp_path: Path) -> None:
+    events: list[TrainEvent] = []
+    Run(_folder(tmp_path / "r"), ScriptedLearner(pause=0.02), _tasks(), events.append).go()
+    left = [event.data.get("seconds_left") for event in events if event.kind == "metrics"]
+    assert left[:2] == [None, None]
+    assert left[2] is not None
+    assert 0.02 * 6 <= left[2] < 2.0
+    assert left[-1] == 0.0
+
+
+def test_only_a_run_that_goes_on_can_be_told_something(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = _folder(tmp_path / "r")
+    assert main(["runs", "stop", str(folder.path)]) == 1
+    assert "[run.not_going]" in capsys.readouterr().err
+    assert folder.asked() == ""
+    folder.beat("running", 1)
+    assert main(["runs", "stop", str(folder.path)]) == 0
+    assert folder.asked() == "stop"
+    assert main(["runs", "list", str(tmp_path / "none")]) == 0
+    assert "There are no runs" in capsys.readouterr().out

@@ -19,8 +19,10 @@ FORBIDDEN = {
     "app.server": (*QT, "app.backend", "app.models", "app.ui"),
 }
 # What the window may know of training: the request, the events, a run's folder, and how data is
-# read, checked and judged; never the loop, a learner or torch.
+# read, checked and judged; never the loop, a learner or torch. `trainer.__main__` is what a frozen
+# app becomes when it is called with --trainer.
 TRAINER_SEAM = (
+    "trainer.__main__",
     "trainer.spec",
     "trainer.events",
     "trainer.run_dir",

@@ -170,3 +170,23 @@ def test_a_cache_whose_names_of_versions_are_no_text_can_be_deleted_from(
     library.delete(model)
     assert [m.commit for m in library.scan().models] == ["c" * 40]
     assert (refs / "odd").is_file()
+
+
+@pytest.mark.parametrize("through", ["itself", "a link"])
+def test_a_model_whose_folder_is_listed_twice_is_one_model(
+    library: Library, tmp_path: Path, through: str
+) -> None:
+    path = tmp_path / "models" / "someone" / "x"
+    put_model(path)
+    dropped = path
+    if through == "a link":
+        dropped = tmp_path / "linked"
+        dropped.symlink_to(path)
+    library.folders.add(dropped)
+    view = library.scan()
+    assert [model.path for model in view.models] == [path]
+    assert view.doubles == {}
+    assert [f.folder.path for f in view.folders].count(dropped) == 0
+    deleted = library.delete(library.find("someone/LLaDA2.1-tiny"))
+    library.undo(deleted)
+    assert [model.path for model in library.scan().models] == [path]

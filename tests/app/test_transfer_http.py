@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
-from hub_server import HubServer, Trouble, wait_until
+from hub_server import Blob, HubServer, Trouble, wait_until
 from transfers import QUICK, TOKEN, Seen, place_of, plan_of, remote, serving
 
 from app.backend.hub.access import HubError, refused, without_secrets
@@ -19,6 +20,7 @@ from app.backend.transfer.faults import Fault, TransferError
 from app.backend.transfer.fetch import fetch
 from app.backend.transfer.http import Source, Timeouts, get, seconds_to_wait
 from app.backend.transfer.queue import DownloadQueue, State
+from app.backend.transfer.read import read_range
 from app.backend.transfer.stop import Stop
 
 BIG = "model.safetensors"
@@ -274,6 +276,31 @@ def test_a_redirect_whose_path_is_not_ascii_is_followed() -> None:
         with get(source, Stop(), timeouts=QUICK.timeouts) as answer:
             assert answer.status == 404
         assert hub.requests[-1].path.endswith("/caf%E9%20%FC%20.json?a=b&c")
+
+
+@pytest.mark.parametrize("years", [-30, 30])
+def test_a_date_to_wait_for_is_by_the_servers_clock(
+    monkeypatch: pytest.MonkeyPatch, years: int
+) -> None:
+    wrong = time.time() + years * 31_557_600
+    monkeypatch.setattr(time, "time", lambda: wrong)
+    headers = {
+        "date": "Tue, 01 Dec 2026 10:00:00 GMT",
+        "retry-after": "Tue, 01 Dec 2026 10:00:07 GMT",
+    }
+    assert seconds_to_wait(headers) == 7.0
+
+
+def test_a_networks_own_page_in_the_place_of_a_file_is_not_taken_for_the_file() -> None:
+    with serving(5000) as (hub, repository):
+        page = Blob(b"<html>Log in to this network</html>" * 40)
+        file = remote(BIG, repository.files[BIG])
+        repository.files[BIG] = page
+        for ignores_range in (False, True):
+            hub.trouble = lambda _path, it=ignores_range: Trouble(ignore_range=it)
+            with pytest.raises(TransferError) as caught:
+                read_range(place_of(hub, repository), file, 0, 1000, Stop(), QUICK)
+            assert caught.value.code == "transfer.changed"
 
 
 def test_odd_numbers_in_headers_are_no_numbers() -> None:

@@ -103,3 +103,14 @@ def test_a_link_in_the_way_of_a_model_is_not_written_through(tmp_path: Path) -> 
         made = run(hub, repository, root)
         assert made.name != name
         assert list(elsewhere.iterdir()) == []
+
+
+def test_folders_that_a_network_disk_puts_beside_the_files_are_not_published(
+    tmp_path: Path,
+) -> None:
+    with serving(2000) as (hub, repository):
+        place = Download(plan_of(hub, repository), tmp_path, lambda _: None, QUICK).folder
+        (place / "@eaDir" / "config.json").mkdir(parents=True)
+        model = run(hub, repository, tmp_path)
+        assert not (model / "@eaDir").exists()
+        assert (model / "config.json").is_file()

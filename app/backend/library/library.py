@@ -7,7 +7,8 @@ one. Methods read disks, which may be slow or asleep: not for the GUI's thread.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.backend.library import trash
@@ -54,7 +55,7 @@ class Library:
         for view in views:
             if view.presence is Presence.PRESENT:
                 self.folders.note_seen(view.folder.path, len(view.models))
-        return LibraryView(views)
+        return LibraryView(tuple(_each_once(views)))
 
     def find(self, name: str) -> LocalModel:
         """A model by path, owner/name, owner/name@commit, or name alone. Raises LibraryError when
@@ -122,6 +123,23 @@ class Library:
         for path in (*listed, *self.folders.taken_off()):  # what was deleted there before is kept
             bases += [path, path.parent]
         return list(dict.fromkeys(bases))
+
+
+def _each_once(views: tuple[FolderView, ...]) -> Iterator[FolderView]:
+    """A model's folder that lies in another listed one is one model, not two copies of it: who
+    deleted the double would have none left."""
+    seen: set[str] = set()
+    for view in views:
+        models: list[LocalModel] = []
+        for model in view.models:
+            real = os.path.realpath(model.path)
+            if real not in seen:
+                seen.add(real)
+                models.append(model)
+        if len(models) == len(view.models):
+            yield view
+        elif models or view.folder.kind is not Kind.MODEL:
+            yield replace(view, models=tuple(models))
 
 
 def disk_use(models: tuple[LocalModel, ...]) -> int:

@@ -142,7 +142,9 @@ class Download:
         """Removes what a kill in the middle of a write has left beside the files."""
         names = {file.path for file in self.plan.files}
         for item in self.folder.iterdir():
-            if item.name not in names:
+            if item.is_dir() and not item.is_symlink():  # of a network disk's own housekeeping
+                shutil.rmtree(item)
+            elif item.name not in names:
                 item.unlink()
 
     def _replace_in(self, model: Path) -> Path:

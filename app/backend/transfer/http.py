@@ -145,10 +145,10 @@ def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
     number = _whole(value)
     if number is not None:
         return float(number)
-    parsed = email.utils.parsedate_tz(value) if value else None
-    if parsed is not None:
-        with contextlib.suppress(ValueError, OverflowError):  # a date that no calendar has
-            return max(0.0, email.utils.mktime_tz(parsed) - time.time())
+    until = _date(value)
+    if until is not None:  # by the server's own clock: this computer's may be years off
+        now = _date(headers.get("date", ""))
+        return max(0.0, until - (time.time() if now is None else now))
     for part in headers.get("ratelimit", "").split(";"):  # "api";r=0;t=55
         name, _, left = part.strip().partition("=")
         number = _whole(left)
@@ -223,6 +223,14 @@ def _tls() -> ssl.SSLContext:
 def _whole(text: str) -> int | None:
     """A number that a header may state; None for what is none (or has no sense as one)."""
     return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else None
+
+
+def _date(text: str) -> float | None:
+    """A header's date in seconds since 1970; None for what is none, or that no calendar has."""
+    parsed = email.utils.parsedate_tz(text) if text else None
+    with contextlib.suppress(ValueError, OverflowError):
+        return float(email.utils.mktime_tz(parsed)) if parsed is not None else None
+    return None
 
 
 def _split(url: str) -> SplitResult:

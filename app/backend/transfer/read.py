@@ -67,11 +67,13 @@ def _once(
         if answer.status == 206:
             if answer.range is None or answer.range[0] != start:
                 raise Fault("transfer.range", "The server sent other bytes than asked for.")
-            skip = 0
+            skip, whole = 0, answer.range[1]
         elif answer.status == 200:
-            skip = start  # the server ignores ranges
+            skip, whole = start, answer.length  # the server ignores ranges
         else:
             raise failure_of(answer, place, source.token is not None)
+        if whole not in (None, file.size):  # a network's own page, say: not the model's fault
+            raise Fault("transfer.changed", f"Another file came in the place of {file.path}.")
         received = bytearray()
         while len(received) < skip + end - start:
             data = answer.read(min(PIECE, skip + end - start - len(received)))

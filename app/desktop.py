@@ -18,7 +18,7 @@ from PySide6.QtCore import QMessageLogContext, QSettings, QTimer, QtMsgType, qIn
 from PySide6.QtWidgets import QApplication
 
 from app import STARTED
-from app.backend.conversations import Journal
+from app.backend.chat_store.store import ChatStore
 from app.backend.files import AppFolders, standard_folders
 from app.backend.gpu import GpuSampler
 from app.backend.logs import start_logging, stop_logging
@@ -98,7 +98,8 @@ def build(
     theme = Theme(app, settings.current.appearance)
     theme.reduce_motion = settings.current.reduce_motion
     engine = EngineModel(loader)
-    chat = ChatModel(engine, Journal(folders.conversations), settings)
+    chat = ChatModel(engine, ChatStore(folders.conversations), settings)
+    chat.import_old(folders.old_conversations)
     meter = GpuMeter(engine, sampler or GpuSampler())
     models = models or ModelStore(_services_of(folders))
     server = ServerModel(engine, settings, ServerKey(folders.data / "server.key"))

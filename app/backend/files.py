@@ -35,6 +35,11 @@ class AppFolders:
 
     @property
     def conversations(self) -> Path:
+        return self.data / "conversations.db"
+
+    @property
+    def old_conversations(self) -> Path:
+        """The journals of earlier versions."""
         return self.data / "conversations"
 
 

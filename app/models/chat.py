@@ -1,32 +1,38 @@
 """Conversations as the window sees them: what is sent, what answers it, and that none of it is
 lost.
 
-It knows messages, the journal and the engine model's lifecycle. It refuses to know widgets. A
+It knows messages, their store and the engine model's lifecycle. It refuses to know widgets. A
 prompt is on disk before its answer starts; an answer's finished blocks are written by the worker
 thread as they come.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from PySide6.QtCore import QObject, Signal, Slot
 
+from app.backend.chat_store.old_journals import import_journals
+from app.backend.chat_store.store import ChatStore
 from app.backend.conversations import (
     ChatMessage,
     Conversation,
     Failure,
-    Journal,
     MessageStatus,
     new_id,
 )
 from app.backend.settings import SettingsStore
+from app.models.background import Background
 from app.models.engine_model import EngineModel
 from app.models.lifecycle import Lifecycle
 from app.models.worker import GenerationJob, ReplyOutcome
 from engine.types import Capture, GenerateRequest, Message
 
+log = logging.getLogger("unblur.conversations")
+CLOSE_SECONDS = 5.0
 _NOT_ANSWERED = Failure(
     "load.no_model",
     "This prompt was not answered, because no model is loaded.",
@@ -35,24 +41,28 @@ _NOT_ANSWERED = Failure(
 )
 
 
-class JournalSink:
-    """Writes one reply to the journal from the worker thread (`app.models.worker.ReplySink`)."""
+class StoreSink:
+    """Writes one reply to the store from the worker thread (`app.models.worker.ReplySink`)."""
 
-    def __init__(self, journal: Journal, conversation: str, message: ChatMessage) -> None:
-        self._journal = journal
+    def __init__(
+        self, store: ChatStore, conversation: str, message: ChatMessage, parent: str | None
+    ) -> None:
+        self._store = store
         self._conversation = conversation
         self._message = message
+        self._parent = parent
 
     def begun(self) -> None:
-        self._journal.reply(self._conversation, self._message)
-        self._journal.sync(self._conversation)
+        self._store.reply(self._conversation, self._message, self._parent)
+        self._store.sync()
 
     def block(self, text: str) -> None:
-        self._journal.partial(self._conversation, self._message.id, text)
+        self._store.partial(self._conversation, self._message.id, text)
 
     def ended(self, outcome: ReplyOutcome) -> None:
-        self._journal.answer(self._conversation, ended_message(self._message, outcome))
-        self._journal.sync(self._conversation)
+        ended = ended_message(self._message, outcome)
+        self._store.answer(self._conversation, ended, self._parent)
+        self._store.sync()
 
 
 def ended_message(message: ChatMessage, outcome: ReplyOutcome) -> ChatMessage:
@@ -78,15 +88,16 @@ class ChatModel(QObject):
     def __init__(
         self,
         engine: EngineModel,
-        journal: Journal,
+        store: ChatStore,
         settings: SettingsStore,
         parent: QObject | None = None,
     ) -> None:
         super().__init__(parent)
         self.engine = engine
-        self._journal = journal
+        self._store = store
         self._settings = settings
-        self.conversations: list[Conversation] = journal.read_all()
+        self.conversations: list[Conversation] = self._listed()
+        self._background = Background("conversations", 1, self)
         self.current = _empty_conversation()
         self._asked: tuple[str, str] | None = (
             None  # (conversation, message) waiting or being answered
@@ -98,7 +109,40 @@ class ChatModel(QObject):
     @property
     def problem(self) -> str | None:
         """Why conversations cannot be saved, as a sentence, or None."""
-        return self._journal.problem
+        return self._store.problem
+
+    @property
+    def notice(self) -> str | None:
+        """What happened to the conversations' file when it was opened, as a sentence, or None."""
+        return self._store.notice
+
+    def import_old(self, folder: Path) -> None:
+        """Takes the journals of earlier versions in, off the GUI's thread."""
+        if any(folder.glob("*.jsonl")):
+            self._background.run(
+                lambda stop: import_journals(self._store, folder, stop.check),
+                lambda _: self._relist(),
+                lambda problem: log.error("journals were not imported: %s", problem.message),
+            )
+
+    def close(self) -> None:
+        """To be called once the engine's thread has ended: it writes answers."""
+        self._background.close(time.monotonic() + CLOSE_SECONDS)
+        self._store.close()
+
+    def _listed(self) -> list[Conversation]:
+        """What the list shows; messages are read when one is opened."""
+        return [
+            Conversation(e.id, e.created, name=e.name, pinned=e.pinned, begins=e.title)
+            for e in self._store.entries()
+        ]
+
+    def _relist(self) -> None:
+        held = {c.id: c for c in self.conversations if c.messages}
+        listed = [held.pop(c.id, c) for c in self._listed()]
+        self.conversations = [*held.values(), *listed]  # what could not be saved stays in sight
+        self.conversations_changed.emit()
+        self._tell_problem()
 
     @property
     def answering_here(self) -> bool:
@@ -143,8 +187,9 @@ class ChatModel(QObject):
             return False
         prompt = ChatMessage(new_id(), "user", text)
         if not self.current.messages:
-            self._journal.begin(self.current)
-        self._journal.prompt(self.current.id, prompt)
+            self._store.begin(self.current)
+        before = self.current.messages[-1].id if self.current.messages else None
+        self._store.prompt(self.current.id, prompt, before)
         self._put(self.current.id, prompt)
         self.message_added.emit(prompt.id)
         answer = ChatMessage(new_id(), "assistant", "", status=MessageStatus.WAITING)
@@ -194,9 +239,17 @@ class ChatModel(QObject):
         """Shows another conversation; an answer being written elsewhere goes on."""
         for conversation in self.conversations:
             if conversation.id == conversation_id and conversation.id != self.current.id:
-                self.current = conversation
+                self.current = self._with_messages(conversation)
                 self.current_changed.emit()
                 self.can_send_changed.emit()
+
+    def _with_messages(self, conversation: Conversation) -> Conversation:
+        """The conversation, read when it is first opened."""
+        if conversation.messages:
+            return conversation
+        opened = self._store.open(conversation.id) or conversation
+        self.conversations[self.conversations.index(conversation)] = opened
+        return opened
 
     def prompt_of(self, answer_id: str) -> str:
         """The exact prompt an answer belongs to, "" when there is none."""
@@ -232,7 +285,7 @@ class ChatModel(QObject):
             max_new_tokens=self._settings.current.answer_tokens,
             capture=self._capture(),
         )
-        sink = JournalSink(self._journal, conversation_id, message)
+        sink = StoreSink(self._store, conversation_id, message, _before(conversation, message_id))
         self.engine.generate(GenerationJob(message_id, request, sink))
 
     def _capture(self) -> Capture:
@@ -248,8 +301,8 @@ class ChatModel(QObject):
         if message is not None:
             failed = replace(message, status=MessageStatus.FAILED, failure=_NOT_ANSWERED)
             self._put(conversation_id, failed)
-            self._journal.reply(conversation_id, failed)
-            self._journal.answer(conversation_id, failed)
+            before = _before(conversation, message_id) if conversation else None
+            self._store.answer(conversation_id, failed, before)
             self._tell(conversation_id, message_id)
 
     @Slot(object)
@@ -295,8 +348,8 @@ class ChatModel(QObject):
             self.message_changed.emit(message_id)
 
     def _tell_problem(self) -> None:
-        if self._journal.problem != self._problem:
-            self._problem = self._journal.problem
+        if self._store.problem != self._problem:
+            self._problem = self._store.problem
             self.problem_changed.emit()
 
 
@@ -321,6 +374,16 @@ def history(conversation: Conversation, answer_id: str) -> tuple[Message, ...]:
 
 def _empty_conversation() -> Conversation:
     return Conversation(id=new_id(), created=time.time())
+
+
+def _before(conversation: Conversation, message_id: str) -> str | None:
+    """The message that `message_id` follows on the shown branch."""
+    before = None
+    for message in conversation.messages:
+        if message.id == message_id:
+            return before
+        before = message.id
+    return before
 
 
 def _find(conversation: Conversation, message_id: str) -> ChatMessage | None:

@@ -181,7 +181,7 @@ class ForkModel(QObject):
 
 
 class _NoSink:
-    """A fork belongs to no conversation: nothing of it goes into the journal."""
+    """A fork belongs to no conversation: nothing of it is kept with the chats."""
 
     def begun(self) -> None: ...
 

@@ -274,7 +274,7 @@ class MainWindow(QMainWindow):
 
     @Slot()
     def _show_problems(self) -> None:
-        problems = [self._settings.problem, self._chat.problem, *self._notices]
+        problems = [self._settings.problem, self._chat.problem, self._chat.notice, *self._notices]
         self.banner.show_sentences([p for p in problems if p])
 
     def closeEvent(self, event: QCloseEvent) -> None:
@@ -289,7 +289,8 @@ class MainWindow(QMainWindow):
         for model in (self.finetune, self.fit, self.training):
             model.close(time.monotonic() + 1.0)
         self._server.close()
-        self._engine.close()
+        if self._engine.close():
+            self._chat.close()
         self._store.close()
         self.trace_files.close()
         self.comparison.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.backend.chat_store.exchange import export, import_file, read_whole
+from app.backend.chat_store.journal_reader import read_journal
 from app.backend.chat_store.old_journals import import_journals
 from app.backend.chat_store.store import ChatStore
 from app.backend.conversations import (
@@ -18,7 +19,6 @@ from app.backend.conversations import (
     Figures,
     Made,
     MessageStatus,
-    read_journal,
 )
 from engine.errors import UnblurError
 from engine.types import DecodeSettings

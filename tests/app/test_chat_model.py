@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from pytestqt.qtbot import QtBot
 
-from app.backend.conversations import ChatMessage, Conversation, Journal, MessageStatus
+from app.backend.chat_store.store import ChatStore
+from app.backend.conversations import ChatMessage, Conversation, MessageStatus
 from app.backend.files import AppFolders
 from app.backend.settings import SettingsStore
 from app.models.chat import ChatModel, history
@@ -26,7 +27,7 @@ def make(qtbot: QtBot, folders: AppFolders) -> Iterator[Make]:
     def build(loader: FakeLoader | None = None, loaded: bool = True) -> ChatModel:
         engine = EngineModel(loader or FakeLoader(FakeScript(seconds_per_step=0.002)))
         settings = SettingsStore(folders.settings_file)
-        chat = ChatModel(engine, Journal(folders.conversations), settings)
+        chat = ChatModel(engine, ChatStore(folders.conversations), settings)
         made.append(chat)
         if loaded:
             engine.load("somewhere")
@@ -36,6 +37,7 @@ def make(qtbot: QtBot, folders: AppFolders) -> Iterator[Make]:
     yield build
     for chat in made:
         chat.engine.close()
+        chat.close()
         chat.engine.deleteLater()
         chat.deleteLater()
 
@@ -46,7 +48,10 @@ def wait_for_answer(qtbot: QtBot, chat: ChatModel) -> ChatMessage:
 
 
 def on_disk(folders: AppFolders) -> list[Conversation]:
-    return Journal(folders.conversations).read_all()
+    store = ChatStore(folders.conversations)
+    found = [store.open(entry.id) for entry in store.entries()]
+    store.close()
+    return [conversation for conversation in found if conversation is not None]
 
 
 def test_a_prompt_is_answered_and_both_are_kept(
@@ -277,3 +282,35 @@ def test_a_prompt_goes_to_the_model_that_was_opened_while_another_was_loading(
     loader.chunks = 1
     chat.engine.load("elsewhere")
     assert wait_for_answer(qtbot, chat).text == DEFAULT_ANSWER
+
+
+def test_journals_of_earlier_versions_join_the_list(
+    make: Make, qtbot: QtBot, folders: AppFolders
+) -> None:
+    folders.old_conversations.mkdir(parents=True)
+    record = '{"kind": "prompt", "id": "p", "text": "from before", "time": 1.0}\n'
+    (folders.old_conversations / "old.jsonl").write_text(record)
+    chat = make()
+    chat.import_old(folders.old_conversations)
+    qtbot.waitUntil(lambda: [c.title for c in chat.conversations] == ["from before"])
+    chat.select("old")
+    assert chat.current.messages[0].text == "from before"
+    chat.retry(chat.current.messages[-1].id)
+    assert wait_for_answer(qtbot, chat).text == DEFAULT_ANSWER
+    assert [m.text for m in on_disk(folders)[0].messages] == ["from before", DEFAULT_ANSWER]
+
+
+def test_what_could_not_be_saved_stays_in_the_list_when_journals_join_it(
+    make: Make, qtbot: QtBot, folders: AppFolders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = make()
+    chat.send("only in memory")
+    wait_for_answer(qtbot, chat)
+    monkeypatch.setattr(ChatStore, "entries", lambda store: [])  # as a file that cannot be read
+    folders.old_conversations.mkdir(parents=True)
+    (folders.old_conversations / "old.jsonl").write_text("no record\n")
+    told: list[bool] = []
+    chat.conversations_changed.connect(lambda: told.append(True))
+    chat.import_old(folders.old_conversations)
+    qtbot.waitUntil(lambda: bool(told))
+    assert [c.title for c in chat.conversations] == ["only in memory"]

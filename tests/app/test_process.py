@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from app.backend.conversations import Journal, MessageStatus
+from app.backend.chat_store.store import ChatStore
+from app.backend.conversations import MessageStatus
 from app.cli import missing_qt, run, version
 
 WINDOW = """
@@ -93,7 +94,11 @@ def test_a_kill_in_mid_generation_loses_no_prompt_and_no_finished_block(
         assert process.stdout.readline() == "third block\n"
         process.send_signal(signal.SIGKILL)
         process.wait(10)
-    (talk,) = Journal(tmp_path / "data" / "conversations").read_all()
+    store = ChatStore(tmp_path / "data" / "conversations.db")
+    (entry,) = store.entries()
+    talk = store.open(entry.id)
+    store.close()
+    assert talk is not None
     prompt, answer = talk.messages
     assert prompt.text == "answer me, ü 漢"
     assert answer.status is MessageStatus.INTERRUPTED

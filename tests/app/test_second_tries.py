@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from interruption import cut_off, leave
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
@@ -43,13 +44,11 @@ def interrupted(qtbot: QtBot, open_window, folders: AppFolders) -> Desktop:
     """A window on a conversation whose answer was cut off, with no model in memory."""
     first = open_window(FakeScript(seconds_per_step=0.02))
     ask(first)
-    path = folders.conversations / f"{first.chat.current.id}.jsonl"
-    qtbot.waitUntil(lambda: b'"partial"' in path.read_bytes(), timeout=3000)
-    cut = path.read_bytes()
+    cut = cut_off(qtbot, first)
     first.engine.stop()
     qtbot.waitUntil(lambda: not first.engine.busy)
     first.window.close()
-    path.write_bytes(cut)
+    leave(folders, cut)
     second = open_window(loaded=False)
     second.chat.select(second.chat.conversations[0].id)
     return second
@@ -118,7 +117,9 @@ def test_what_was_written_stays_when_asking_again_fails(
     assert view.message.status is MessageStatus.FAILED
     assert view.body.source_text == written
     again.window.close()
-    kept = open_window().chat.conversations[0].messages[-1]
+    third = open_window()
+    third.chat.select(third.chat.conversations[0].id)
+    kept = third.chat.current.messages[-1]
     assert (kept.status, kept.text) == (MessageStatus.FAILED, written)
 
 

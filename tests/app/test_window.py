@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from interruption import cut_off, leave
 from PySide6.QtCore import QSettings, Qt
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtTest import QTest
@@ -231,13 +232,11 @@ def test_an_answer_that_was_interrupted_offers_to_ask_again(
 ) -> None:
     first = open_window(FakeScript(seconds_per_step=0.02))
     type_and_send(first, "remember this")
-    path = folders.conversations / f"{first.chat.current.id}.jsonl"
-    qtbot.waitUntil(lambda: b'"partial"' in path.read_bytes(), timeout=3000)
-    cut = path.read_bytes()
+    cut = cut_off(qtbot, first)
     first.engine.stop()
     qtbot.waitUntil(lambda: not first.engine.busy)
     first.window.close()
-    path.write_bytes(cut)  # as a kill would have left it
+    leave(folders, cut)
     second = open_window()
     second.chat.select(second.chat.conversations[0].id)
     view = answer_view(second)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+from app.backend.chat_store.journal_reader import read_journal
 from app.backend.chat_store.store import ChatStore, tree_changes
 from app.backend.chat_store.tree import Tree
-from app.backend.conversations import Conversation, read_journal
+from app.backend.conversations import Conversation, new_id
 
 log = logging.getLogger("unblur.conversations")
 ASIDE = "imported"
@@ -40,12 +42,16 @@ def _import(store: ChatStore, path: Path) -> bool:
     conversation = read_journal(path)
     if not conversation.messages:
         return False  # nothing that can be read: it is left as it is
-    if not store.rows("SELECT 1 FROM imported WHERE journal = ?", (path.name,)):
+    size = path.stat().st_size
+    before = store.rows("SELECT bytes FROM imported WHERE journal = ?", (path.name,))
+    if (size,) not in before:
+        if before:  # an earlier version went on with it: what was taken in stays as it is
+            conversation = replace(conversation, id=new_id())
         tree = _chain(conversation)
         leaf = conversation.messages[-1].id
-        done = ("INSERT OR REPLACE INTO imported VALUES (?, ?, ?)",)
-        values = (path.name, path.stat().st_size, time.time())
-        store.change([*tree_changes(conversation, tree, leaf), (done[0], values)])
+        done = "INSERT OR REPLACE INTO imported VALUES (?, ?, ?)"
+        values = (path.name, size, time.time())
+        store.change([*tree_changes(conversation, tree, leaf), (done, values)])
         if _kept(store, conversation) != conversation.messages:
             log.error("journal %s was not imported as it is; it stays", path.name)
             return False
@@ -54,8 +60,16 @@ def _import(store: ChatStore, path: Path) -> bool:
         return False
     aside = path.parent / ASIDE
     aside.mkdir(exist_ok=True)
-    path.rename(aside / path.name)
+    path.rename(_free(aside / path.name))
     return True
+
+
+def _free(path: Path) -> Path:
+    """A name that nothing has yet."""
+    number, free = 2, path
+    while free.exists():
+        number, free = number + 1, path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return free
 
 
 def _chain(conversation: Conversation) -> Tree:

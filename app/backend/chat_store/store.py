@@ -151,6 +151,8 @@ class ChatStore:
     def sync(self) -> None:
         """Waits until the disk has everything (power loss, not only a kill). Slow: not for the
         GUI thread, which may write meanwhile."""
+        if self._database is None:
+            return  # `problem` says why
         log_file = self.path.with_name(f"{self.path.name}-wal")
         try:
             # opened for writing: Windows flushes no other file

@@ -1,67 +1,30 @@
 """What the canvas and the raster can be coloured by: each with a fixed scale and what it means.
 
-It knows how a value becomes a level of its scale, and that a value which was not captured has none.
-It refuses to know colours: a level is a place on a scale. Scales never stretch to the data: the
-same colour means the same number in every trace.
+It knows what each fill shows of a cell, and that a value which was not captured has no level. It
+refuses to know colours: a level is a place on a scale (`app.backend.scales`).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from app.backend.scales import NOT_CAPTURED, NOT_YET, Scale, entropy_scale, share_scale
 from app.models.inspector_data import InspectorData
 from engine.trace.compare import Difference
-
-LEVELS = 240
-NOT_CAPTURED = 240  # no value was recorded for the cell
-NOT_YET = 241  # the cell is empty: its block has not begun, or nothing was accepted there
 
 FillKey = Literal["confidence", "entropy", "margin", "commit", "edits", "age", "difference"]
 # "difference" is there only while another trace is compared
 FILL_KEYS: tuple[FillKey, ...] = ("confidence", "entropy", "margin", "commit", "edits", "age")
-UNKNOWN_VOCABULARY = 200_000  # larger than any family's: the scale holds every value
-
-
-@dataclass(frozen=True)
-class Scale:
-    """0..maximum, linear or square-root spaced. open: values above the maximum share its end.
-    ticks: values to print. unit: after a number, or ""."""
-
-    maximum: float
-    ticks: tuple[float, ...]
-    unit: str = ""
-    root: bool = False
-    open: bool = False
-    ramp: Literal["cividis", "magma", "difference"] = "cividis"
-
-    def place(self, value: float) -> float:
-        """Where a value lies on the scale, 0..1."""
-        share = min(max(value / self.maximum, 0.0), 1.0)
-        return math.sqrt(share) if self.root else share
-
-    def levels(self, values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-        """Levels 0..LEVELS-1 of an array of numbers; NaN becomes NOT_CAPTURED."""
-        numbers = values.astype(np.float32)
-        missing = np.isnan(numbers)
-        share = np.clip(np.nan_to_num(numbers) / self.maximum, 0.0, 1.0)
-        if self.root:
-            share = np.sqrt(share)
-        levels = (share * (LEVELS - 1) + 0.5).astype(np.uint8)
-        levels[missing] = NOT_CAPTURED
-        return levels
 
 
 def scale_of(fill: FillKey, vocabulary: int | None) -> Scale:
-    """The fixed scale of a fill. Entropy ends at ln V, the entropy of knowing nothing."""
+    """The fixed scale of a fill."""
     if fill == "entropy":
-        top = math.log(max(2, vocabulary or UNKNOWN_VOCABULARY))
-        ticks = tuple(t for t in (0.0, 0.5, 2.0, 5.0) if t < top * 0.75)
-        return Scale(top, (*ticks, top), unit="nat", root=True, ramp="magma")
+        return entropy_scale(vocabulary)
     if fill == "commit":
         return Scale(32.0, (0.0, 8.0, 16.0, 24.0, 32.0), open=True)
     if fill == "edits":
@@ -71,7 +34,7 @@ def scale_of(fill: FillKey, vocabulary: int | None) -> Scale:
         return Scale(last, tuple(float(kind) for kind in Difference), ramp="difference")
     if fill == "age":
         return Scale(16.0, (0.0, 4.0, 8.0, 12.0, 16.0), unit="steps", open=True)
-    return Scale(1.0, (0.0, 0.25, 0.5, 0.75, 1.0))
+    return share_scale()
 
 
 class Levels:

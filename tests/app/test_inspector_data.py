@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from inspector_traces import large_trace, small_trace
 
+from app.backend.scales import LEVELS, NOT_CAPTURED, NOT_YET
 from app.models.inspector_curves import Mark, MarkKind, commit_front, curves_of, marks_of
 from app.models.inspector_data import InspectorData
-from app.models.inspector_fills import LEVELS, NOT_CAPTURED, NOT_YET, Levels, scale_of
+from app.models.inspector_fills import Levels, scale_of
 from engine.fake import FakeEngine
 from engine.trace import record
 from engine.types import GenerateRequest, Message, TokenState

@@ -14,16 +14,9 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 from app.backend.palette import Colors, rgb
+from app.backend.scales import LEVELS, NOT_CAPTURED, NOT_YET
 from app.backend.trace_export.lettering import label, visible
-from app.backend.trace_export.scales import (
-    LEVELS,
-    NOT_CAPTURED,
-    NOT_YET,
-    Fill,
-    FixedScale,
-    scale_for,
-    values_of,
-)
+from app.backend.trace_export.scales import Fill, FixedScale, scale_for, values_of
 from engine.trace import Trace
 from engine.trace.reading import spans_of
 

@@ -22,8 +22,9 @@ import numpy.typing as npt
 
 from app.backend.files import ASSETS
 from app.backend.palette import DARK, LIGHT, Colors
+from app.backend.scales import LEVELS
 from app.backend.trace_export.lettering import columns, visible
-from app.backend.trace_export.scales import FILLS, LEVELS, FixedScale, scale_for
+from app.backend.trace_export.scales import FILLS, FixedScale, scale_for
 from app.backend.trace_export.writing import ExportError
 from engine.trace import Trace
 from engine.trace.numbers import TraceNumbers, numbers_of

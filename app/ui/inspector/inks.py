@@ -10,7 +10,7 @@ from functools import lru_cache
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QBrush, QColor, QPainter, QPen, QPolygonF
 
-from app.models.inspector_fills import LEVELS, NOT_CAPTURED, NOT_YET
+from app.backend.scales import LEVELS, NOT_CAPTURED, NOT_YET
 from app.ui.theme import Colors, ink_on, mixed, ramp_color
 from engine.types import TokenState
 

@@ -124,7 +124,7 @@ class StepPlot(QWidget):
     def draw(self, painter: QPainter, axis: StepAxis, first: int) -> None:
         """Draws everything that does not depend on the selection; of the steps, those from `first`
         on."""
-        raise NotImplementedError
+        raise NotImplementedError  # every kind of plot draws its own
 
     def keeps(self, axis: StepAxis) -> bool:
         """Whether the picture's older steps look as before, now that the reply has more."""

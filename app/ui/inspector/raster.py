@@ -13,8 +13,8 @@ from PySide6.QtCore import QEvent, QPointF, QRect, QRectF, Qt, Slot
 from PySide6.QtGui import QColor, QHelpEvent, QImage, QKeyEvent, QPainter, QPen, QPolygonF
 from PySide6.QtWidgets import QToolTip, QWidget
 
+from app.backend.scales import NOT_CAPTURED, NOT_YET
 from app.models.inspector import InspectorModel, Selection
-from app.models.inspector_fills import NOT_CAPTURED, NOT_YET
 from app.ui.inspector.axis import GUTTER_LEFT, StepAxis, plot_width
 from app.ui.inspector.inks import HATCH_LINE, inks_of
 from app.ui.inspector.plots import AxisModel, StepPlot

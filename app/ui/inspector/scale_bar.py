@@ -10,8 +10,9 @@ from PySide6.QtCore import QPointF, QRectF, QSize, Slot
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
+from app.backend.scales import LEVELS, NOT_CAPTURED
 from app.models.inspector import InspectorModel
-from app.models.inspector_fills import LEVELS, NOT_CAPTURED, Levels
+from app.models.inspector_fills import Levels
 from app.ui.inspector.inks import GLYPH, Inks, draw_glyph, inks_of
 from app.ui.inspector.words import difference_name, fill_meaning, fill_name, state_name, tr
 from app.ui.theme import Size, Theme, mono_font, ui_font

@@ -140,20 +140,15 @@ def _tensors(student: Student) -> Iterator[tuple[str, Tensor]]:
         if isinstance(module, Experts):
             yield from _experts(student, name, module)
             continue
-        if isinstance(module, Linear) and module.packed is not None:
-            packed = module.packed
-            folded = (
-                adapters[name].folded() if name in adapters else dequantize(packed, torch.float32)
-            )
-            yield f"{source}.weight", folded
+        if isinstance(module, Linear):
+            adapter = adapters.get(name)
+            dense = module.dense(torch.float32) if adapter is None else adapter.folded()
+            yield f"{source}.weight", dense
             if module.bias is not None:
                 yield f"{source}.bias", module.bias
             continue
-        if name in adapters:
-            yield f"{source}.weight", adapters[name].folded()
         for part, parameter in module.named_parameters(recurse=False):
-            if not (name in adapters and part == "weight"):
-                yield f"{source}.{part}", parameter
+            yield f"{source}.{part}", parameter
         if isinstance(module, Router) and isinstance(spec, LLaDA2Spec):
             yield f"{source}.expert_bias", module.expert_bias
 

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -361,11 +360,3 @@ def split_tasks(tasks: Sequence[Task], share: float, seed: int) -> Tasks:
 def with_replay(tasks: Tasks, replay: Sequence[Task]) -> Tasks:
     """The same tasks with the start model's own answers known."""
     return replace(tasks, replay=list(replay))
-
-
-def run_folder(parent: Path, name: str) -> Path:
-    """A folder of this name that does not exist yet."""
-    target, number = parent / name, 2
-    while target.exists():
-        target, number = parent / f"{name}-{number}", number + 1
-    return target

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.errors import RequestError
-from engine.kernels.nvfp4 import dequantize
 from engine.models.layers import Linear
 
 
@@ -45,12 +44,8 @@ class LoRA:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x W^T without the bias, with what was learnt."""
-        if self._base is not None:
-            out = self._base(x)
-        else:
-            packed = self.linear.packed
-            weight = self.linear.weight if packed is None else dequantize(packed, x.dtype)
-            out = F.linear(x, weight)
+        base = self._base
+        out = F.linear(x, self.linear.dense(x.dtype)) if base is None else base(x)
         if not self.enabled:
             return out
         low = F.linear(x, self.a.to(x.dtype))
@@ -59,8 +54,7 @@ class LoRA:
     @torch.no_grad()
     def folded(self) -> Tensor:
         """float32 [out, in]: the weight with the adapter in it."""
-        packed = self.linear.packed
-        base = self.linear.weight.float() if packed is None else dequantize(packed, torch.float32)
+        base = self.linear.dense(torch.float32).float()
         return base + self.factor * (self.b.float() @ self.a.float())
 
     def remove(self) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.models.llada2_spec import LLaDA2Spec
+from trainer.adamw import adamw_step
 from trainer.muon import muon_step
 from trainer.qat import quantise_masters
 
@@ -162,13 +163,16 @@ class MasterWeights:
         return [lambda t: t]
 
     def _adam(self, stack: Stack, second: Tensor, grad: Tensor, lr: float) -> None:
-        b1, b2 = self.settings.adam_betas
-        grad = grad.float()
-        stack.first.lerp_(grad, 1.0 - b1)
-        second.lerp_(grad.square(), 1.0 - b2)
-        size = 1.0 - b1**self.steps
-        root = (second / (1.0 - b2**self.steps)).sqrt_().add_(ADAM_EPS)
-        stack.master.addcdiv_(stack.first, root, value=-lr / size)
+        adamw_step(
+            stack.master,
+            stack.first,
+            second,
+            grad,
+            lr=lr,
+            betas=self.settings.adam_betas,
+            step=self.steps,
+            eps=ADAM_EPS,
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """Masters and optimiser state by name, for an exact checkpoint (no copies)."""

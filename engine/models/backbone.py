@@ -31,21 +31,21 @@ class Backbone(nn.Module, Generic[Spec]):
     @property
     def embedding(self) -> Tensor:
         """The embedding matrix [V, H]."""
-        raise NotImplementedError
+        raise NotImplementedError  # a family's own
 
     def embed(self, ids: Tensor) -> Tensor:
         """ids int64 [B, T] -> [B, T, H]."""
-        raise NotImplementedError
+        raise NotImplementedError  # a family's own
 
     def forward(self, embeds: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """embeds [B, T, H], absolute positions int64 [B, T] -> hidden states after the final norm
         [B, T, H]."""
-        raise NotImplementedError
+        raise NotImplementedError  # a family's own
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., H] -> float32 [..., V], as the head gives them: a shift is the program's
         business."""
-        raise NotImplementedError
+        raise NotImplementedError  # a family's own
 
 
 AnyBackbone = Backbone[FamilySpec]

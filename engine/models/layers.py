@@ -119,12 +119,15 @@ class Linear(nn.Module):
         self.packed = packed
         self.weight = nn.Parameter(torch.empty(0), requires_grad=False)
 
+    def dense(self, dtype: torch.dtype) -> Tensor:
+        """W [out, in]: a packed one expanded to `dtype`, a dense one as it is."""
+        return self.weight if self.packed is None else dequantize(self.packed, dtype)
+
     def forward(self, x: Tensor) -> Tensor:
         if self.compute is not None:
             out = self.compute(x)
             return out if self.bias is None else out + self.bias
-        weight = self.weight if self.packed is None else dequantize(self.packed, x.dtype)
-        return F.linear(x, weight, self.bias)
+        return F.linear(x, self.dense(x.dtype), self.bias)
 
 
 def rotary_tables(

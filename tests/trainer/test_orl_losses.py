@@ -109,3 +109,12 @@ def test_contraction_pulls_on_the_next_state_alone() -> None:
 def test_a_state_without_open_positions_has_no_entropy() -> None:
     h = mean_entropy(torch.tensor([1.0]), 10, torch.tensor([2]), 4)
     assert h.tolist() == pytest.approx([0.0, 0.0, 1.0 / math.log(10), 0.0])
+
+
+def test_without_the_frozen_model_the_rest_is_said_alike() -> None:
+    said, hidden, _, weight, targets = _said()
+    alone = judge_positions(hidden, None, targets, lambda h: h @ weight.T, lambda h: h, MASK, 3)
+    assert torch.equal(alone.surprise, said.surprise)
+    assert torch.equal(alone.entropy, said.entropy)
+    assert not alone.divergence.any()
+    assert uncertain(alone, targets, "all", 0.1).all()

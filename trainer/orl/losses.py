@@ -37,7 +37,7 @@ class Said:
 
 def judge_positions(
     hidden: Tensor,
-    start_hidden: Tensor,
+    start_hidden: Tensor | None,
     targets: Tensor,
     head: Head,
     start_head: Head,
@@ -45,27 +45,33 @@ def judge_positions(
     chunk: int = CHUNK,
 ) -> Said:
     """hidden, start_hidden [P, H], targets int64 [P]. Logits are made chunk by chunk and made again
-    for the gradient, so that [P, V] is never held."""
+    for the gradient, so that [P, V] is never held. Without start_hidden nothing is said of the
+    frozen model: divergence and its entropy are 0, its choice the target."""
 
-    def part(h: Tensor, h0: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def part(
+        h: Tensor, h0: Tensor | None, ids: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         logs = _log_softmax(head(h), suppressed)
-        with torch.no_grad():
-            start = _log_softmax(start_head(h0), suppressed)
         p = logs.exp()
         safe = torch.where(p > 0, logs, 0.0)
-        started = torch.where(p > 0, start, 0.0)
         entropy = -(p * safe).sum(-1)
-        divergence = (p * (safe - started)).sum(-1)
         surprise = -logs.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+        if h0 is None:
+            nothing = torch.zeros_like(entropy)
+            return surprise, entropy, nothing, nothing, ids
+        with torch.no_grad():
+            start = _log_softmax(start_head(h0), suppressed)
+        started = torch.where(p > 0, start, 0.0)
+        divergence = (p * (safe - started)).sum(-1)
         q = start.exp()
         start_entropy = -(q * torch.where(q > 0, start, 0.0)).sum(-1)
         return surprise, entropy, divergence, start_entropy, start.argmax(-1)
 
+    pieces = hidden.split(chunk)
+    starts = [None] * len(pieces) if start_hidden is None else start_hidden.split(chunk)
     parts = [
         checkpoint(part, h, h0, ids, use_reentrant=False, preserve_rng_state=False)
-        for h, h0, ids in zip(
-            hidden.split(chunk), start_hidden.split(chunk), targets.split(chunk), strict=True
-        )
+        for h, h0, ids in zip(pieces, starts, targets.split(chunk), strict=True)
     ]
     return Said(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 

@@ -161,6 +161,11 @@ class Recipe:
             ("keep_rollouts", self.keep_rollouts >= 1, "at least 1"),
         ]
 
+    @property
+    def asks_the_start(self) -> bool:
+        """Whether any loss needs what the frozen start model says."""
+        return self.anchor > 0.0 or self.gate != "all"
+
     def rate(self, update: int, updates: int) -> float:
         """What multiplies the rates at `update` (from 0) of `updates`: a warm-up, then a line down
         to `decay`."""

@@ -21,8 +21,8 @@ from trainer.orl.losses import (
 )
 from trainer.orl.packing import Packed
 from trainer.orl.recipe import Recipe
-from trainer.orl.student import States, Student, codes_of
-from trainer.staircase import DenseStaircase
+from trainer.orl.student import States, Student
+from trainer.staircase import DenseStaircase, block_codes
 
 
 class Replay:
@@ -45,15 +45,21 @@ class Replay:
 
         targets, wanted, anchored = at(packed.target).long(), at(packed.wanted), at(packed.anchored)
         attend = self._attention(*packed.position.shape)
-        with torch.no_grad(), student.as_it_began() as start:
-            frozen = student.hidden(start, states, attend).flatten(0, 1)[chosen]
-            start_head = student.head(start)
+        frozen = None
+        if recipe.asks_the_start:
+            with torch.no_grad(), student.as_it_began() as start:
+                frozen = student.hidden(start, states, attend).flatten(0, 1)[chosen]
+
+        def start_head(h: Tensor) -> Tensor:
+            with student.as_it_began() as start:
+                return start.logits(h)
+
         hidden = student.hidden(student.model, states, attend).flatten(0, 1)[chosen]
         said = judge_positions(
             hidden,
             frozen,
             targets,
-            student.head(student.model),
+            student.model.logits,
             start_head,
             student.spec.mask_token_id,
         )
@@ -105,7 +111,7 @@ class Replay:
         expected, doubt = self._consumed(packed, tap)
         segment = torch.from_numpy(packed.segment).to(device)
         noisy = torch.from_numpy(packed.noisy).to(device)
-        query, key = codes_of(segment, position, noisy)
+        query, key = block_codes(segment, position, noisy)
         shape = (windows, blocks * length)
         if expected is not None and doubt is not None:
             expected, doubt = expected.view(*shape, -1), doubt.view(*shape, 1)

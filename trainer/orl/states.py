@@ -44,11 +44,6 @@ class Piece:
     taught: bool = True
     weight: float = 1.0
 
-    @property
-    def clean_blocks(self) -> int:
-        """Clean blocks that a state of this reply may see."""
-        return max((state.block for state in self.states), default=0)
-
 
 @dataclass(frozen=True, eq=False)
 class Recorded:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from trainer.orl.experts import FrozenGrouped
 from trainer.orl.recipe import Recipe
 from trainer.orl.trained import Trained
 from trainer.qat import part_of
-from trainer.staircase import DenseStaircase, block_codes
+from trainer.staircase import DenseStaircase
 
 _EXPERT = re.compile(r"\.experts\.\d+\.(gate|up|down)_proj$")
 RESIDUAL = "residual."
@@ -184,14 +184,6 @@ class Student:
             assert states.doubt is not None
             embeds = model.residual(embeds, states.expected, states.doubt)
         return model(embeds, states.positions, attend)
-
-    def head(self, model: AnyBackbone) -> Callable[[Tensor], Tensor]:
-        return model.logits
-
-
-def codes_of(segment: Tensor, position: Tensor, noisy: Tensor) -> tuple[Tensor, Tensor]:
-    """See `trainer.staircase.block_codes`; padding has position -1."""
-    return block_codes(segment, position.clamp_min(0), noisy)
 
 
 def _check_trainable(checkpoint: Checkpoint) -> None:

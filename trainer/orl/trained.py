@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.errors import RuntimeFailure
+from trainer.adamw import adamw_step
 from trainer.muon import muon_step
 from trainer.qat import quantise_masters
 
@@ -122,13 +123,17 @@ class Trained:
                 beta=MUON_BETA,
             )
             return
-        b1, b2 = BETAS
-        rate = self.rate * slot.rate * factor
-        slot.first.lerp_(grad, 1.0 - b1)
-        slot.second.lerp_(grad.square(), 1.0 - b2)
-        root = (slot.second / (1.0 - b2**self.steps)).sqrt_().add_(EPS)
-        slot.master.mul_(1.0 - rate * self.weight_decay)
-        slot.master.addcdiv_(slot.first, root, value=-rate / (1.0 - b1**self.steps))
+        adamw_step(
+            slot.master,
+            slot.first,
+            slot.second,
+            grad,
+            lr=self.rate * slot.rate * factor,
+            betas=BETAS,
+            step=self.steps,
+            eps=EPS,
+            weight_decay=self.weight_decay,
+        )
 
     def masters(self) -> dict[str, Tensor]:
         """float32 by name, not copies."""

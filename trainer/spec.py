@@ -168,10 +168,10 @@ PRESETS: dict[str, Preset] = {
 }
 
 
-def with_preset(spec: TrainSpec, name: str, teach: bool) -> TrainSpec:
-    """A spec with a preset's recipe and length; teach: its share of the updates teaches reference
-    answers first. Raises KeyError for a preset there is not."""
+def preset_recipe(name: str, teach: bool, changes: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe of a preset; teach: its share of the updates teaches reference answers first.
+    Raises KeyError for a preset there is not, RequestError `recipe.value`."""
     preset = PRESETS[name]
-    changes = {**preset.recipe, "teach": preset.teach(teach)}
-    recipe = dataclasses.replace(spec.recipe, **changes)
-    return dataclasses.replace(spec, recipe=recipe, updates=preset.updates)
+    listed = {k: tuple(v) if isinstance(v, list) else v for k, v in (changes or {}).items()}
+    given = {**preset.recipe, "teach": preset.teach(teach), **listed}
+    return dataclasses.replace(Recipe(), **given)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,8 @@ from app.models.background import Background, Task
 from engine.errors import RequestError, UnblurError
 from trainer.orl.recipe import Recipe
 from trainer.run_dir import replace_file
-from trainer.spec import PRESETS, DataSpec, Guard, TrainSpec
+from trainer.spec import PRESETS, DataSpec, Guard, TrainSpec, preset_recipe
+from trainer.strict_json import read, write
 from trainer.verify.verifier_spec import VerifierSpec
 
 if TYPE_CHECKING:  # reading data brings in a tokenizer: not before there is data
@@ -62,9 +63,7 @@ class Draft:
 
     def recipe(self) -> Recipe:
         """Raises RequestError `recipe.value`."""
-        preset = PRESETS[self.preset]
-        given = {**preset.recipe, "teach": preset.teach(self.teach), **self.changes}
-        return replace(Recipe(), **given)
+        return preset_recipe(self.preset, self.teach, self.changes)
 
     def spec(self) -> TrainSpec:
         """Raises RequestError naming what is missing or wrong."""
@@ -84,8 +83,7 @@ def read_draft(path: Path) -> Draft:
         value = json.loads(path.read_text(encoding="utf-8"))
         known = {f.name for f in fields(Draft)}
         given = {key: item for key, item in value.items() if key in known}
-        given["files"] = tuple(str(name) for name in given.get("files", ()))
-        draft = Draft(**given)
+        draft = read(Draft, given, "draft")
         if draft.preset not in PRESETS:
             draft = replace(draft, preset="small")
         draft.recipe()
@@ -131,7 +129,7 @@ class FinetuneModel(QObject):
         before, self.draft = self.draft, replace(self.draft, **given)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(asdict(self.draft), ensure_ascii=False, indent=1)
+            text = json.dumps(write(self.draft), ensure_ascii=False, indent=1)
             replace_file(self._path, text, sync=False)
         except OSError as error:
             log.warning("the finetune draft cannot be kept: %s", error)

@@ -115,6 +115,7 @@ class RunModel(QObject):
         if path == self.path:
             return
         self.path, self.status, self.watched, self.problem = path, None, Watched(), None
+        self.bytes = 0
         self._tail = None if path is None else tail_of(path)
         if path is None:
             self._timer.stop()
@@ -206,11 +207,16 @@ class RunModel(QObject):
             return
         self._looking = True
 
+        total, size = self.watched.total, self.bytes
+
         def work(_stop: Stop) -> _Look:
+            nonlocal total, size
             events = tail.new()
             begun = (path / "spec.json").exists()
-            total = RunDir(path).spec.updates if begun else 0
-            size = RunDir(path).bytes if begun else 0
+            if begun and not total:  # it never changes
+                total = RunDir(path).spec.updates
+            if begun and (events or not size):  # files come with events
+                size = RunDir(path).bytes
             return _Look(path, events, self.runs.status(path), total, size)
 
         self._work.run(work, self._seen, self._look_failed)

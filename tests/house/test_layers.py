@@ -27,6 +27,7 @@ TRAINER_SEAM = (
     "trainer.events",
     "trainer.run_dir",
     "trainer.orl.recipe",
+    "trainer.strict_json",
     "trainer.data",
     "trainer.verify.registry",
     "trainer.verify.verifier_spec",

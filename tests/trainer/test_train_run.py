@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from trainer.events import TrainEvent, read_event
 from trainer.loop import Run, Tasks, split_tasks
 from trainer.orl.recipe import Recipe
 from trainer.run_dir import RunDir
-from trainer.spec import PRESETS, DataSpec, Guard, TrainSpec, with_preset
+from trainer.spec import PRESETS, DataSpec, Guard, TrainSpec, preset_recipe
 from trainer.verify.verifier_spec import VerifierSpec
 
 
@@ -287,6 +288,6 @@ def test_a_spec_reads_back_as_it_was_and_names_a_wrong_field() -> None:
 @pytest.mark.parametrize("name", list(PRESETS))
 @pytest.mark.parametrize("teach", [False, True])
 def test_every_preset_is_a_run(name: str, teach: bool) -> None:
-    spec = with_preset(_spec(), name, teach)
+    spec = replace(_spec(), recipe=preset_recipe(name, teach), updates=PRESETS[name].updates)
     assert spec.updates == PRESETS[name].updates
     assert (spec.recipe.teach > 0) == teach

@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
     QTableWidgetItem,
 )
 
+from app.backend.transfer.queue import Problem
 from app.models.finetune import FinetuneModel
 from app.ui.finetune.step_page import StepPage
 from app.ui.model_parts import ProblemCard, button, row, text_label
@@ -126,7 +127,8 @@ class RecipeStep(StepPage):
         try:
             recipe = draft.recipe()
             self.problem.hide()
-            self._fill(recipe)
+            if shown:
+                self._fill(recipe)
         except RequestError as error:
             self._say(error)
         self._filling = False
@@ -163,8 +165,6 @@ class RecipeStep(StepPage):
             self._set(changes=changes)
 
     def _say(self, error: UnblurError) -> None:
-        from app.backend.transfer.queue import Problem
-
         problem = Problem(error.code, error.message, error.action)
         self.problem.show_problem(problem, "reset", self.tr("Take the preset's values"))
 

@@ -33,7 +33,7 @@ from app.ui.finetune.keep_step import KeepStep
 from app.ui.finetune.recipe_step import RecipeStep
 from app.ui.finetune.run_step import RunStep
 from app.ui.finetune.step_page import StepPage
-from app.ui.model_parts import button, put, row, text_label
+from app.ui.model_parts import button, headed, put, text_label
 from app.ui.theme import Space, Theme
 
 LEFT = 216  # px of the list of steps
@@ -138,7 +138,7 @@ class FinetunePage(QWidget):
         self.missing = text_label("muted")
         self.next_button = button(self.tr("Next"), kind="primary")
         self.next_button.clicked.connect(self._next)
-        inner = row(self.missing, None, self.next_button)
+        inner = headed(self.missing, self.next_button)
         inner.setContentsMargins(Space.XL, Space.S, Space.XL, Space.M)
         foot.setLayout(inner)
         return foot

@@ -142,7 +142,7 @@ def test_what_cannot_be_read_is_named_beside_the_models_that_can(
     desktop = open_page(open_window, qtbot, folders.data)
     library_card(desktop, qtbot, NAME)
     block = page_of(desktop).library_section.folders.cards[root]
-    assert block.note.isVisible()
+    qtbot.waitUntil(block.note.isVisible)  # the card beside it may be laid out first
     assert block.note.text() == "Not shown, since it cannot be read: locked."
     settled(qtbot, desktop)
 
